@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
@@ -102,6 +103,7 @@ func newRealHost(t testing.TB) *realHost {
 			t.Skipf("the %s controller is not mounted at /sys/fs/cgroup/%s as cgroup v1", c, c)
 		}
 	}
+	fakekernel.LockHost(t, fakekernel.Shared)
 	h := &realHost{TB: t, real: newReal(root, fmt.Sprintf("berth-test-%d-%d", os.Getpid(), realTrees.Add(1)))}
 	for _, c := range realControllers {
 		dir := h.dir(c)

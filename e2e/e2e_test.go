@@ -118,6 +118,8 @@ type summary struct {
 	first  time.Duration // until the first result of a test
 	guests int
 	cpu    time.Duration // of QEMU
+	free   int64         // the least of all nodes, in KiB
+	tight  string        // the guest that had no more
 }
 
 func newSummary(began time.Time) *summary {
@@ -134,16 +136,19 @@ func (s *summary) result() {
 	}
 }
 
-func (s *summary) add(r *vmtest.Result) {
+func (s *summary) add(name string, r *vmtest.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.guests++
 	s.cpu += r.CPU
+	if free := slices.Min(r.Memory.Lowest); s.tight == "" || free < s.free {
+		s.free, s.tight = free, name
+	}
 }
 
 func (s *summary) String() string {
-	return fmt.Sprintf("first result after %.1f s, %d guests after %.0f s; %.0f s of CPU",
-		s.first.Seconds(), s.guests, time.Since(s.began).Seconds(), s.cpu.Seconds())
+	return fmt.Sprintf("first result after %.1f s, %d guests after %.0f s; %.0f s of CPU; least free on a node: %d MiB in %s",
+		s.first.Seconds(), s.guests, time.Since(s.began).Seconds(), s.cpu.Seconds(), s.free>>10, s.tight)
 }
 
 func kitDir() string { return cmp.Or(os.Getenv("BERTH_E2E_KIT"), "../.cache/e2e") }
@@ -243,8 +248,11 @@ func runGuest(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job, s
 	unfinished, recorded := report(t, events, sum)
 	end := <-ended
 	if end.err == nil {
-		sum.add(end.result)
-		t.Logf("booted in %.1f s, ended after %.1f s; %.1f s of CPU", end.result.Boot.Seconds(), end.result.Elapsed.Seconds(), end.result.CPU.Seconds())
+		sum.add(t.Name(), end.result)
+		t.Log(end.result)
+		for _, line := range end.result.Memory.Shortages {
+			t.Errorf("the guest had no memory left: %s", line)
+		}
 	}
 	switch {
 	case end.err != nil:

@@ -17,7 +17,10 @@ import (
 // time per request is measured here, with the tenant alone and at its real
 // rate: what a request costs besides its work depends on both.
 const (
-	pilotWindow = time.Second
+	// A pilot takes a second, or as long as so many requests take to come, but no longer
+	// than a round.
+	pilotWindow   = time.Second
+	pilotRequests = 8
 	// guess is about what a unit of work costs; the first pilot corrects it.
 	guess = 7 * time.Microsecond
 )
@@ -176,6 +179,12 @@ func (b *Testbed) timeStart(ctx context.Context) error {
 	return c.Close()
 }
 
+// pilotLength is the window of a pilot at a rate, per second, before rounds of a window.
+func pilotLength(rate float64, round time.Duration) time.Duration {
+	enough := time.Duration(pilotRequests / rate * float64(time.Second))
+	return max(pilotWindow, min(enough, round))
+}
+
 // pilot is a short run of the tenant alone.
 type pilot struct {
 	perRequest float64 // CPU seconds of the tenant
@@ -190,7 +199,8 @@ func (b *Testbed) pilot(ctx context.Context, what string, of setup, rate float64
 		return p, err
 	}
 	var round Round
-	cfg := load.Config{Window: pilotWindow, Grace: grace(pilotWindow), Rate: rate, Seed: b.spec.Seed, RawFile: rawFile}
+	window := pilotLength(rate, time.Duration(b.spec.Window))
+	cfg := load.Config{Window: window, Grace: grace(window), Rate: rate, Seed: b.spec.Seed, RawFile: rawFile}
 	err = procs.play(ctx, Cell{}, cfg, &round)
 	if err := procs.leave(ctx, func() error { return nil }, Cell{}, err, &round); err != nil {
 		return p, err

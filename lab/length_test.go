@@ -55,3 +55,22 @@ func TestLengthIsAsAnnounced(t *testing.T) {
 		}
 	}
 }
+
+// A pilot at a low rate has enough requests to tell what one takes, if a round has.
+func TestPilotLength(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		rate        float64
+		round, want time.Duration
+	}{
+		{500, 5 * time.Second, time.Second},
+		{8, 5 * time.Second, time.Second},
+		{2, 5 * time.Second, 4 * time.Second},
+		{1, 5 * time.Second, 5 * time.Second},
+		{1, 100 * time.Millisecond, time.Second},
+	} {
+		if got := pilotLength(tt.rate, tt.round); got != tt.want {
+			t.Errorf("at %v/s before rounds of %v: %v, want %v", tt.rate, tt.round, got, tt.want)
+		}
+	}
+}

@@ -46,16 +46,21 @@ func TestMain(m *testing.M) {
 // box is the machine in which a test attacks berth as root runs it.
 type box struct {
 	*testing.T
-	ctx context.Context
+	ctx context.Context // ends when the test has taken too long
 }
+
+// A box waits for what is to come for as long as its test may take, and no longer than for
+// the end of the process that it is to come from: how much CPU time the processes of the
+// box get is up to the host.
+const boxTime = 5 * time.Minute
 
 // boxed runs a test in a box of its own: body runs there, as root and below the first
 // process of the box.
 func boxed(t *testing.T, body func(b *box)) {
 	t.Helper()
 	if testbox.Inside() {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
+		ctx, cancel := context.WithTimeout(context.Background(), boxTime)
+		t.Cleanup(cancel)
 		body(&box{t, ctx})
 		return
 	}
@@ -195,8 +200,8 @@ func (p *process) end(sig syscall.Signal) {
 	_ = p.Process.Signal(sig) // it may have ended
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
-		p.b.Fatalf("%v still runs 30 s after %v:\n%s", p.Args, sig, p.out)
+	case <-p.b.ctx.Done():
+		p.b.Fatalf("%v still runs after %v:\n%s", p.Args, sig, p.out)
 	}
 }
 
@@ -205,8 +210,8 @@ func (p *process) code() int {
 	p.b.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(60 * time.Second):
-		p.b.Fatalf("%v has not ended after 60 s:\n%s", p.Args, p.out)
+	case <-p.b.ctx.Done():
+		p.b.Fatalf("%v has not ended:\n%s", p.Args, p.out)
 	}
 	return p.ProcessState.ExitCode()
 }
@@ -214,15 +219,27 @@ func (p *process) code() int {
 // awaitText waits until a process has printed something.
 func (p *process) awaitText(text string) {
 	p.b.Helper()
-	p.b.await(fmt.Sprintf("%q from %v", text, p.Args), func() bool { return strings.Contains(p.out.String(), text) }, p.out)
+	p.b.await(fmt.Sprintf("%q from %v", text, p.Args), func() bool {
+		ended := false
+		select {
+		case <-p.done: // all that it printed is there
+			ended = true
+		default:
+		}
+		there := strings.Contains(p.out.String(), text)
+		if ended && !there {
+			p.b.Fatalf("%v has ended without %q:\n%s", p.Args, text, p.out)
+		}
+		return there
+	}, p.out)
 }
 
 // await waits until something holds; more is printed when it does not.
 func (b *box) await(what string, holds func() bool, more ...fmt.Stringer) {
 	b.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatalf("no %s after 30 s\n%v", what, more)
+	for ; !holds(); time.Sleep(10 * time.Millisecond) {
+		if b.ctx.Err() != nil {
+			b.Fatalf("no %s after %v\n%v", what, boxTime, more)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/vmtest"
 )
 
 // berth runs the program to its end.
@@ -33,6 +34,10 @@ func berth(t *testing.T, args ...string) (output string, exit int) {
 	exit = cmd.ProcessState.ExitCode()
 	if exit != 0 {
 		t.Logf("berth %s: %v\n%s", strings.Join(args, " "), cmd.ProcessState, &stderr)
+	}
+	if exit < 0 { // by a signal: the kernel may know why
+		log, err := vmtest.KernelLog()
+		t.Logf("the kernel's last words (%v):\n%s", err, strings.Join(log[max(0, len(log)-30):], "\n"))
 	}
 	return string(text), exit
 }

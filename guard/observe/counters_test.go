@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
@@ -223,6 +224,7 @@ func TestHardware(t *testing.T) {
 // On this host, the kernel's own events of a group in focus come as samples.
 func TestLiveCounters(t *testing.T) {
 	t.Parallel()
+	fakekernel.LockHost(t, fakekernel.Shared)
 	o, err := Open(Config{})
 	if err != nil {
 		t.Skipf("this host cannot be observed: %v", err)

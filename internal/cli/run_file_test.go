@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,6 +48,8 @@ func TestRunFileStatus(t *testing.T) {
 	t.Parallel()
 	needsNode(t)
 	a, b := workloadName(t)+"a", workloadName(t)+"b"
+	second := filepath.Join(t.TempDir(), "second")
+	afterSecond := fmt.Sprintf("until [ -s %[1]s ]; do sleep 0.01; done; while kill -0 $(cat %[1]s); do sleep 0.01; done 2>/dev/null; sleep 0.2; ", second)
 	for name, c := range map[string]struct {
 		first, second string
 		args          []string
@@ -56,7 +57,7 @@ func TestRunFileStatus(t *testing.T) {
 		says          string
 	}{
 		"all well":            {"echo one", "echo two", nil, 0, a + " has ended with status 0"},
-		"the first to fail":   {"sleep 0.2; exit 3", "exit 7", []string{"-k"}, 7, b + " has ended with status 7"},
+		"the first to fail":   {afterSecond + "exit 3", "echo $$ > " + second + "; exit 7", []string{"-k"}, 7, b + " has ended with status 7"},
 		"usage of a command":  {"exit 2", "true", nil, 2, ""},
 		"a signal":            {"kill -KILL $$", "true", nil, 137, ""},
 		"one ends the others": {"exit 4", "exec sleep 1000", nil, 4, "the others are ended, as " + a + " failed"},
@@ -78,9 +79,10 @@ func TestRunFileAllOrNone(t *testing.T) {
 	t.Parallel()
 	needsGroups(t)
 	a, b, ran := workloadName(t)+"a", workloadName(t)+"b", filepath.Join(t.TempDir(), "ran")
-	file := bundle(t, [3]string{a, "touch " + ran}, [3]string{b, "touch " + ran, fmt.Sprintf("class: LSE\n  cpus: %d", runtime.NumCPU())})
+	const asked = 9999 // not those of this process, which may use fewer than the host has
+	file := bundle(t, [3]string{a, "touch " + ran}, [3]string{b, "touch " + ran, fmt.Sprintf("class: LSE\n  cpus: %d", asked)})
 	out, err := berthProcess(t, "run", "-f", file).CombinedOutput()
-	if want := fmt.Sprintf("workload %q, which is placed with 1 more or not at all: not enough CPUs: %d asked", b, runtime.NumCPU()); status(err) != exitNotRun || !strings.Contains(string(out), want) {
+	if want := fmt.Sprintf("workload %q, which is placed with 1 more or not at all: not enough CPUs: %d asked", b, asked); status(err) != exitNotRun || !strings.Contains(string(out), want) {
 		t.Errorf("status %d: %s", status(err), out)
 	}
 	if _, err := os.Stat(ran); err == nil {

@@ -35,6 +35,7 @@ type GuestJob struct {
 type GuestReport struct {
 	// Started is the first record: user space runs.
 	Started bool `json:"started,omitempty"`
-	// Exit is the last record: the command's exit status.
-	Exit *int `json:"exit,omitempty"`
+	// Exit is the last record: the command's exit status, and Memory comes with it.
+	Exit   *int         `json:"exit,omitempty"`
+	Memory *GuestMemory `json:"memory,omitempty"`
 }

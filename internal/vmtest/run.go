@@ -66,6 +66,14 @@ type Result struct {
 	Boot, Elapsed time.Duration
 	// CPU is what QEMU used of the host's CPUs.
 	CPU time.Duration
+	// Memory is what vminit saw of the guest's memory.
+	Memory GuestMemory
+}
+
+// String tells what the guest took.
+func (r *Result) String() string {
+	return fmt.Sprintf("booted in %.1f s, ended after %.1f s; %.1f s of CPU; least free by node: %d KiB",
+		r.Boot.Seconds(), r.Elapsed.Seconds(), r.CPU.Seconds(), r.Memory.Lowest)
 }
 
 // The ways a guest fails, as the cause of a GuestError.
@@ -149,7 +157,7 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 	h.wait()
 	elapsed, used := time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 	if h.exit != nil {
-		return &Result{Exit: *h.exit, Console: h.console.String(), Boot: h.started.Sub(began), Elapsed: elapsed, CPU: used}, nil
+		return &Result{Exit: *h.exit, Console: h.console.String(), Boot: h.started.Sub(began), Elapsed: elapsed, CPU: used, Memory: h.memory}, nil
 	}
 	cause := h.cause(ctx, err)
 	if errors.Is(cause, ErrTimeout) {
@@ -176,6 +184,7 @@ type host struct {
 	console tail
 	started time.Time // zero before
 	exit    *int
+	memory  GuestMemory
 }
 
 // pipeBytes is the most that users may have by default (fs.pipe-max-size).
@@ -234,6 +243,9 @@ func (h *host) readReports(r io.Reader) {
 		}
 		if report.Exit != nil {
 			h.exit = report.Exit
+		}
+		if report.Memory != nil {
+			h.memory = *report.Memory
 		}
 	}
 }

@@ -96,6 +96,7 @@ func realSite(t *testing.T, versions ...int) site {
 		realV2.Lock()
 		t.Cleanup(realV2.Unlock)
 	}
+	fakekernel.LockHost(t, fakekernel.Shared)
 	for _, p := range s.base.base.parts {
 		probe := filepath.Join("/", p.dir, s.name)
 		if err := os.Mkdir(probe, 0o755); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
@@ -233,6 +234,7 @@ func TestForReal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
+	fakekernel.LockHost(t, fakekernel.Shared)
 	x := miniature()
 	opt := options(t, t.TempDir())
 	run(t, x, opt)
@@ -285,6 +287,7 @@ func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
+	fakekernel.LockHost(t, fakekernel.Shared)
 	dir := t.TempDir()
 	opt := options(t, dir)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$", "-test.v")

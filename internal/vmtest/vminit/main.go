@@ -81,11 +81,60 @@ func serve(job vmtest.GuestJob) error {
 	if err := reports.Encode(vmtest.GuestReport{Started: true}); err != nil {
 		return err
 	}
+	memory, err := watchMemory()
+	if err != nil {
+		return err
+	}
 	exit, err := runCommand(job, out)
 	if err != nil {
 		return err
 	}
-	return reports.Encode(vmtest.GuestReport{Exit: &exit})
+	seen, err := memory()
+	if err != nil {
+		return err
+	}
+	return reports.Encode(vmtest.GuestReport{Exit: &exit, Memory: seen})
+}
+
+// watchMemory looks at the free memory of the nodes until what it returns is called, which
+// tells what was seen.
+func watchMemory() (told func() (*vmtest.GuestMemory, error), err error) {
+	text, err := os.ReadFile(vmtest.MachineFile)
+	if err != nil {
+		return nil, err
+	}
+	var machine vmtest.Machine
+	if err := json.Unmarshal(text, &machine); err != nil {
+		return nil, fmt.Errorf("%s: %w", vmtest.MachineFile, err)
+	}
+	var again <-chan time.Time
+	if !machine.VirtualTime {
+		again = time.Tick(500 * time.Millisecond)
+	}
+	var seen vmtest.GuestMemory
+	end, ended := make(chan struct{}), make(chan error, 1)
+	look := func() error {
+		for {
+			if err := seen.Look(os.DirFS("/sys")); err != nil {
+				return fmt.Errorf("look at the guest's memory: %w", err)
+			}
+			select {
+			case <-again:
+			case <-end:
+				return seen.Look(os.DirFS("/sys"))
+			}
+		}
+	}
+	go func() { ended <- look() }()
+	return func() (*vmtest.GuestMemory, error) {
+		close(end)
+		if err := <-ended; err != nil {
+			return nil, err
+		}
+		log, err := vmtest.KernelLog()
+		seen.Shortages = vmtest.Shortages(log)
+		return &seen, err
+	}, nil
 }
 
 func mountAll() error {

@@ -86,7 +86,10 @@ func TestGuest(t *testing.T) {
 		t.Fatalf("%v\n%s", err, output.Bytes())
 	}
 	report(t, &output)
-	t.Logf("booted in %.1f s, ended after %.1f s; %.1f s of CPU", result.Boot.Seconds(), result.Elapsed.Seconds(), result.CPU.Seconds())
+	t.Log(result)
+	for _, line := range result.Memory.Shortages {
+		t.Errorf("the guest had no memory left: %s", line)
+	}
 	if result.Exit != 0 && !t.Failed() {
 		t.Errorf("tests ended with status %d\n%s", result.Exit, result.Console)
 	}
