@@ -104,7 +104,7 @@ func unescape(s string) (string, error) {
 func (m *Mount) IsResctrl() bool { return m.Type == "resctrl" }
 
 // ground is where undoing may write: in mounted trees of control groups and resctrl, the
-// power settings of CPUs and how processes are scheduled, as all plans with an undo log do. A note comes from a file, and
+// power settings of CPUs, disciplines of network devices and how processes are scheduled, as all plans with an undo log do. A note comes from a file, and
 // could name any other.
 type ground struct {
 	fsys   fs.FS
@@ -163,8 +163,17 @@ func isProcess(name string) bool {
 	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus"}, file)
 }
 
+// isQdisc says that a name is of a network device's queueing discipline or one of its classes,
+// as kernel/traffic writes them.
+func isQdisc(name string) bool {
+	ok, _ := path.Match("sys/net/*/htb", name)
+	class, _ := path.Match("sys/net/*/htb/????", name)
+	return ok || class
+}
+
 // outside returns an error unless a name is the I/O priority of a thread or leads, without
-// symbolic links, to a tree of control groups, a power setting or how a process is scheduled.
+// symbolic links, to a tree of control groups, a power setting, a queueing discipline or how a
+// process is scheduled.
 // Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
@@ -185,8 +194,8 @@ func (g *ground) outside(name string) error {
 		}
 		around = m
 	}
-	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && isPower(name)) && !(around.Type == "proc" && isProcess(name)) {
-		return errors.New("is in no mounted tree of control groups, no power setting of a CPU and not how a process is scheduled, and Berth changes nothing else")
+	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && (isPower(name) || isQdisc(name))) && !(around.Type == "proc" && isProcess(name)) {
+		return errors.New("is in no mounted tree of control groups, no power setting of a CPU, no queueing discipline and not how a process is scheduled, and Berth changes nothing else")
 	}
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := fs.Lstat(g.fsys, at)
