@@ -66,18 +66,21 @@ func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 		}
 		asked = asked || k.asks(c, w)
 	}
-	members := k.members(c.Workloads())
-	if len(members) == 0 || !k.concerns(c) {
+	if !k.concerns(c) {
 		return nil, nil
+	}
+	members := k.members(c.Workloads())
+	if plan, err = k.unmark(c, members); err != nil || len(members) == 0 {
+		return plan, err
 	}
 	layout, err := netLayout(k.n.root.FS(), k.n.opt.Classes.Net)
 	if err != nil && (asked || layout == nil && !errors.Is(err, kernel.ErrNotSupported)) {
 		return nil, err
 	}
 	if layout == nil {
-		return nil, nil // a note says so
+		return plan, nil // a note says so
 	}
-	plan = layout.Plan()
+	plan = append(plan, layout.Plan()...)
 	for _, w := range members {
 		g, err := k.groupOf(w)
 		if errors.Is(err, kernel.ErrNotSupported) && !k.asks(c, w) {
@@ -93,6 +96,32 @@ func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 		plan = append(plan, some...)
 	}
 	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
+}
+
+// unmark are the steps that take the marks of groups away that are of workloads without a class.
+// The log has none of those in groups that Berth made: they would go with the group.
+func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Plan, err error) {
+	marked := map[string]bool{}
+	for _, w := range members {
+		marked[w.ID()] = true
+	}
+	for w := range c.Workloads() {
+		if marked[w.ID()] {
+			continue
+		}
+		g, err := k.groupOf(w)
+		if err != nil || g.own {
+			continue
+		}
+		s := traffic.Unmark(g.dir)
+		if _, same, err := k.n.root.Shows(s); err == nil && !same {
+			plan = append(plan, s)
+		} else if kernel.IgnoreAbsent(err) != nil {
+			return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
+		}
+	}
+	slices.SortFunc(plan, func(a, b kernel.Step) int { return strings.Compare(a.Path, b.Path) })
+	return plan, nil
 }
 
 // netLayout is what network classes come to on a host. With an error beside it, it is of the

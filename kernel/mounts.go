@@ -171,13 +171,13 @@ func isQdisc(name string) bool {
 	return ok || class
 }
 
-// outside returns an error unless a name is the I/O priority of a thread or leads, without
-// symbolic links, to a tree of control groups, a power setting, a queueing discipline or how a
-// process is scheduled.
+// outside returns an error unless a name is the I/O priority of a thread, of a queueing
+// discipline, or leads, without symbolic links, to a tree of control groups, a power setting or
+// how a process is scheduled.
 // Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
-	if _, ok := PriorityOf(name); ok {
+	if _, ok := PriorityOf(name); ok || isQdisc(name) {
 		return nil
 	}
 	if g.err != nil {
@@ -194,8 +194,8 @@ func (g *ground) outside(name string) error {
 		}
 		around = m
 	}
-	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && (isPower(name) || isQdisc(name))) && !(around.Type == "proc" && isProcess(name)) {
-		return errors.New("is in no mounted tree of control groups, no power setting of a CPU, no queueing discipline and not how a process is scheduled, and Berth changes nothing else")
+	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && isPower(name)) && !(around.Type == "proc" && isProcess(name)) {
+		return errors.New("is in no mounted tree of control groups, no power setting of a CPU and not how a process is scheduled, and Berth changes nothing else")
 	}
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := fs.Lstat(g.fsys, at)

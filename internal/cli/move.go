@@ -11,7 +11,7 @@ import (
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
-	var classes map[agent.ClassKind]*string
+	var classes map[agent.ClassKind]*className
 	cmd := &cobra.Command{
 		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --io CLASS | --net CLASS | --power PROFILE}",
 		Short: "Move a running workload to other CPUs and memory nodes, or another class",

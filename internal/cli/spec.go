@@ -34,7 +34,7 @@ type specFlags struct {
 	mode             place.Mode
 	shared           place.Milli
 	group            string
-	classes          map[agent.ClassKind]*string
+	classes          map[agent.ClassKind]*className
 
 	devices, affinity, antiAffinity []string
 	hugePages, hints                map[string]string
@@ -68,25 +68,26 @@ func (f *specFlags) register(cmd *cobra.Command) {
 }
 
 // classFlags adds the flags that ask for a class, one for each kind.
-func classFlags(cmd *cobra.Command) map[agent.ClassKind]*string {
-	classes := map[agent.ClassKind]*string{}
+func classFlags(cmd *cobra.Command) map[agent.ClassKind]*className {
+	classes := map[agent.ClassKind]*className{}
 	for kind, usage := range map[agent.ClassKind]string{
 		agent.CacheClass: "cache `class` to have, one that berth classes lists; none is no class, and '' that of its class of service",
 		agent.IOClass:    "I/O `class` to have, one that berth classes lists; none is no class, and '' that of its class of service",
 		agent.NetClass:   "network `class` to have, one that berth classes lists; none is no class, and '' that of its class of service",
 		agent.PowerClass: "power `profile` of its exclusive CPUs, one that berth classes lists; none is no profile, and '' that of its class of service",
 	} {
-		classes[kind] = cmd.Flags().String(string(kind), "", usage)
+		classes[kind] = new(className)
+		cmd.Flags().Var(classes[kind], string(kind), usage)
 	}
 	completeWords(cmd, string(agent.PowerClass), power.Builtins()...)
 	return classes
 }
 
 // setClasses asks for the classes that flags name, and reports whether any does.
-func setClasses(cmd *cobra.Command, s *agent.Spec, classes map[agent.ClassKind]*string) (some bool) {
+func setClasses(cmd *cobra.Command, s *agent.Spec, classes map[agent.ClassKind]*className) (some bool) {
 	for kind, name := range classes {
 		if cmd.Flags().Changed(string(kind)) {
-			s.SetClass(kind, *name)
+			s.SetClass(kind, string(*name))
 			some = true
 		}
 	}

@@ -136,6 +136,7 @@ func Rooms() []Room {
 		{Path: "kube/cmd/berth-node", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},
+		{Path: "internal/fakenet", May: []string{"kernel/traffic"}},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
 		{Path: "internal/jsonschema"},

@@ -25,6 +25,11 @@ const (
 // MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
 func MarkFile(group string) string { return path.Join(group, markFile) }
 
+// Unmark is the step after which the packets of a control group are of no class.
+func Unmark(group string) kernel.Step {
+	return kernel.Step{Path: MarkFile(group), Value: none, Why: "no network class"}
+}
+
 // IsMark reports whether a file is a MarkFile.
 func IsMark(name string) bool { return path.Base(name) == markFile }
 

@@ -188,7 +188,7 @@ type Link struct {
 type Layout struct {
 	Links []Link
 	ids   map[string]uint16
-	names map[uint16]string
+	words map[uint16]string // by minor
 }
 
 // MarkOf returns the text that the file of a control group (MarkFile) has for a class.
@@ -236,9 +236,9 @@ const noFloor = 1000
 // Layout returns what the configuration comes to, on the devices on which it can be. The error
 // joins what is wrong with the others, each as strictyaml.Error with its field.
 func (c *Config) Layout(h *Host) (*Layout, error) {
-	l := &Layout{ids: idsOf(c.Names()), names: map[uint16]string{linkMinor: "the link", othersMinor: Others}}
+	l := &Layout{ids: idsOf(c.Names()), words: map[uint16]string{linkMinor: "the whole link", othersMinor: "all without a network class"}}
 	for name, id := range l.ids {
-		l.names[id] = name
+		l.words[id] = "network class " + name
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Devices)) {
@@ -309,12 +309,12 @@ func (l *Layout) Plan() (plan kernel.Plan) {
 		}
 		for _, minor := range slices.Sorted(maps.Keys(k.Classes)) {
 			if has, ok := k.Device.Has[minor]; !ok || has != k.Classes[minor] {
-				plan = append(plan, kernel.Step{Path: k.Device.file(minor), Value: k.Classes[minor].String(), Why: "network class " + l.names[minor]})
+				plan = append(plan, kernel.Step{Path: k.Device.file(minor), Value: k.Classes[minor].String(), Why: l.words[minor]})
 			}
 		}
 		for _, minor := range slices.Sorted(maps.Keys(k.Device.Has)) {
 			if _, ok := k.Classes[minor]; !ok {
-				removals = append(removals, kernel.Step{Path: k.Device.file(minor), Value: none, Why: "no network class"})
+				removals = append(removals, kernel.Step{Path: k.Device.file(minor), Value: none, Why: "no network class has it"})
 			}
 		}
 	}
