@@ -284,16 +284,24 @@ func testReal(t *testing.T) {
 	}
 	for i, group := range b.groups {
 		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, group, port+i), false))
-		time.Sleep(300 * time.Millisecond) // the burst, and TCP finds its pace
-		got := b.rates(700 * time.Millisecond)
-		t.Logf("bulk %.1f Mbit/s, first %.1f Mbit/s", got[0]/1e6, got[1]/1e6)
-		switch sum := got[0] + got[1]; {
-		case i == 0 && (got[0] > 55e6 || got[0] < 35e6):
-			t.Errorf("bulk alone has %.1f Mbit/s, wants its ceiling, 50", got[0]/1e6)
-		case i == 1 && (got[0] < 0.16*sum || got[0] > 0.26*sum):
-			t.Errorf("bulk has %.0f %% beside first, wants its floor, 20 %%", 100*got[0]/sum)
-		case sum > 110e6:
-			t.Errorf("%.1f Mbit/s in all, wants 100", sum/1e6)
+		for try := 1; ; try++ {
+			time.Sleep(200 * time.Millisecond) // the burst, and TCP finds its pace
+			got := b.rates(500 * time.Millisecond)
+			t.Logf("bulk %.1f Mbit/s, first %.1f Mbit/s", got[0]/1e6, got[1]/1e6)
+			if got[0] > 55e6 || got[0]+got[1] > 110e6 {
+				t.Errorf("bulk has %.1f Mbit/s of a ceiling of 50, both have %.1f of 100", got[0]/1e6, (got[0]+got[1])/1e6)
+			}
+			// A sender that does not get the CPU leaves more to the other one for a while.
+			part, low, high := got[0]/50e6, 0.85, 1.1
+			if i == 1 {
+				part, low, high = got[0]/(got[0]+got[1]), 0.17, 0.24
+			}
+			if part > low && part < high {
+				break
+			}
+			if try == 6 {
+				t.Fatalf("with %d senders bulk has %.2f, wants %.2f to %.2f", i+1, part, low, high)
+			}
 		}
 	}
 	// Another program removes the discipline: there is all to do again.
