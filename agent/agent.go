@@ -33,6 +33,7 @@ import (
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/kernel/systemd"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
@@ -187,7 +188,7 @@ func (n *Node) fill() (err error) {
 			return err
 		}
 	}
-	n.root = sched.Over(n.root)
+	n.root = traffic.Over(sched.Over(n.root))
 	o.Dir = cmp.Or(o.Dir, StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
 	o.Rewrites, o.Window = cmp.Or(o.Rewrites, 3), cmp.Or(o.Window, time.Minute)
 	if o.Policy == nil {

@@ -62,6 +62,8 @@ type ClassUse struct {
 	Partition string           `json:"partition,omitempty"`
 	Mode      string           `json:"mode,omitempty"`
 	Schemata  resctrl.Schemata `json:"schemata,omitempty"`
+	// Links are of the kind net: what the class has of each device.
+	Links []ClassLink `json:"links,omitempty"`
 }
 
 // ClassSetting is what a class has of something.
@@ -143,7 +145,8 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 
 // Defines reports whether a configuration says something of a kind.
 func (c ClassConfig) Defines(kind ClassKind) bool {
-	return kind == CacheClass && c.Cache != nil || kind == IOClass && c.IO != nil || kind == PowerClass && c.Power != nil
+	return kind == CacheClass && c.Cache != nil || kind == IOClass && c.IO != nil || kind == PowerClass && c.Power != nil ||
+		kind == NetClass && c.Net != nil
 }
 
 // reportCache is the section of the kind cache.

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/kernel/traffic"
 )
 
 // ClassKind says of what a class is: a workload has at most one class of each kind.
@@ -30,6 +31,7 @@ var classKinds = []classKind{
 	{CacheClass, isCacheStep, func(n *Node) classifier { return &cacheClasses{n: n} }, reportCache},
 	{IOClass, isIOStep, func(n *Node) classifier { return &ioClasses{n} }, reportIO},
 	{PowerClass, isPowerStep, func(n *Node) classifier { return &powerClasses{n: n} }, reportPower},
+	{NetClass, isNetStep, func(n *Node) classifier { return &netClasses{n} }, reportNet},
 }
 
 // classKind is a kind of class: which steps of the undo log are those of its classifier, and
@@ -58,6 +60,8 @@ type ClassConfig struct {
 	// Power says which power profiles there are beside the built-in ones, and whose CPUs have
 	// which. Default: none, workloads may ask for built-in ones.
 	Power *power.Config `json:"power,omitempty"`
+	// Net are classes of what is sent through network devices. Default: none.
+	Net *traffic.Config `json:"net,omitempty"`
 }
 
 // With returns the classes of c, and those of a kind of another one.
@@ -69,6 +73,8 @@ func (c ClassConfig) With(kind ClassKind, other ClassConfig) ClassConfig {
 		c.IO = cmp.Or(other.IO, c.IO)
 	case PowerClass:
 		c.Power = cmp.Or(other.Power, c.Power)
+	case NetClass:
+		c.Net = cmp.Or(other.Net, c.Net)
 	}
 	return c
 }
@@ -99,6 +105,8 @@ func (c ClassConfig) of(kind ClassKind) classSet {
 		return c.IO
 	case kind == PowerClass:
 		return c.Power
+	case kind == NetClass && c.Net != nil:
+		return c.Net
 	}
 	return nil
 }

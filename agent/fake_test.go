@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -23,7 +24,8 @@ type host struct {
 	t      testing.TB
 	k      *fakekernel.Kernel
 	files  kernel.Files
-	dir    string // of the tree
+	net    traffic.Calls // nil without
+	dir    string        // of the tree
 	state  string
 	events []Event
 	now    time.Time
@@ -94,6 +96,9 @@ func testMachine() *machine.Machine {
 func (h *host) options() Options {
 	o := h.opt
 	o.Root, o.Dir, o.Machine = kernel.NewRoot(h.dir, h.files), h.state, testMachine()
+	if h.net != nil {
+		o.Root = traffic.Lay(o.Root, h.net)
+	}
 	o.Root.Patience, o.Root.Marks = time.Millisecond, h.dir
 	o.Now = func() time.Time { return h.now }
 	o.Events = func(e Event) { h.events = append(h.events, e) }

@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
 )
 
 // NewReader returns a Node that only reads the records of opt.Dir, which others may open
@@ -28,7 +29,7 @@ func NewReader(opt Options) (*Node, error) {
 		}
 		opt.Root = root
 	}
-	opt.Root = opt.Root.ReadOnly()
+	opt.Root = traffic.Over(opt.Root).ReadOnly()
 	n := &Node{opt: opt, root: opt.Root, unread: map[Event]bool{}}
 	if err := n.fill(); err != nil {
 		return nil, fmt.Errorf("read node: %w", err)

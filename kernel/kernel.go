@@ -75,7 +75,9 @@ type Step struct {
 	// was none.
 	Unset string `json:"unset,omitempty"`
 	// Back is, for Attach, the file that the process came from; for Mkdir the file to which
-	// the threads of a group of resctrl go before it is removed, "" for the default group's.
+	// what is in a group goes before it is removed: the file of the same name there lists it.
+	// "" leaves it in a control group, which then stays, and moves the threads of one of
+	// resctrl to the default group.
 	Back string `json:"back,omitempty"`
 	// Start is, for Attach, when the process started (Process.Start), so that no other
 	// one with its number is moved; empty is whichever has it when the step is done.

@@ -104,7 +104,7 @@ func unescape(s string) (string, error) {
 func (m *Mount) IsResctrl() bool { return m.Type == "resctrl" }
 
 // ground is where undoing may write: in mounted trees of control groups and resctrl, the
-// power settings of CPUs and how processes are scheduled, as all plans with an undo log do. A note comes from a file, and
+// power settings of CPUs, disciplines of network devices and how processes are scheduled, as all plans with an undo log do. A note comes from a file, and
 // could name any other.
 type ground struct {
 	fsys   fs.FS
@@ -163,11 +163,21 @@ func isProcess(name string) bool {
 	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus", "sched.io"}, file)
 }
 
-// outside returns an error unless a name is the I/O priority of a thread or leads, without
-// symbolic links, to a tree of control groups, a power setting or how a process is scheduled.
-// Of the mounts around it the innermost counts, and of several at one place
+// isQdisc says that a name is of a network device's queueing discipline or one of its classes,
+// as kernel/traffic writes them.
+func isQdisc(name string) bool {
+	ok, _ := path.Match("sys/net/*/htb", name)
+	class, _ := path.Match("sys/net/*/htb/????", name)
+	return ok || class
+}
+
+// outside returns an error unless a name is of a queueing discipline, or leads, without symbolic
+// links, to a tree of control groups, a power setting or how a process is scheduled. Of the mounts around it the innermost counts, and of several at one place
 // the last, which hides the others.
 func (g *ground) outside(name string) error {
+	if isQdisc(name) {
+		return nil
+	}
 	if g.err != nil {
 		return fmt.Errorf("may be anything, as the mounted trees of control groups are not known: %w", g.err)
 	}

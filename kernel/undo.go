@@ -330,12 +330,12 @@ func (r *Root) revertMkdir(e *entry) (Outcome, error) {
 	}
 }
 
-// sendBack moves the threads of a group of resctrl to where they came from. Those that are
-// made meanwhile are found by a second pass; where that group is gone, the kernel moves all
-// to the default group.
+// sendBack moves the threads of a group of resctrl, or the processes of a control group, to
+// where they came from. Those that are made meanwhile are found by a second pass; where a group
+// of resctrl is gone, the kernel moves all to the default group.
 func (r *Root) sendBack(e *entry) error {
 	for range 2 {
-		text, err := r.read(e.Path + "/tasks")
+		text, err := r.read(e.Path + "/" + path.Base(e.Back))
 		if err != nil {
 			return IgnoreAbsent(err)
 		}

@@ -54,7 +54,7 @@ func TestOpenAPIIsCurrent(t *testing.T) {
 
 // document is the OpenAPI document.
 func document(t *testing.T) object {
-	comments, err := jsonschema.Comments(".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../kernel/power", "../../kernel/resctrl", "../../watch", "../../guard", "../../guard/actuate", "../../guard/control", "../../guard/detect")
+	comments, err := jsonschema.Comments(".", "..", "../config", "../../place", "../../machine", "../../kernel", "../../kernel/cgroup", "../../kernel/power", "../../kernel/resctrl", "../../kernel/traffic", "../../watch", "../../guard", "../../guard/actuate", "../../guard/control", "../../guard/detect")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/place"
 )
 
@@ -92,6 +93,9 @@ type Classes struct {
 	// Power are power profiles beside the built-in ones, and whose CPUs have which
 	// (docs/power.md). Default: none.
 	Power *power.Config `json:"power,omitempty"`
+	// Net are classes of what is sent through network devices: floors, ceilings and priorities,
+	// and which class of service has which (docs/network.md). Default: none.
+	Net *traffic.Config `json:"net,omitempty"`
 }
 
 // classSet are the classes of one kind.
@@ -103,12 +107,15 @@ type classSet interface {
 
 // kinds are the classes of other kinds by their field, nil where there are none.
 func (c *Classes) kinds() map[string]classSet {
-	all := map[string]classSet{"cache": nil, "io": nil, "power": c.Power}
+	all := map[string]classSet{"cache": nil, "io": nil, "net": nil, "power": c.Power}
 	if c.Cache != nil {
 		all["cache"] = c.Cache
 	}
 	if c.IO != nil {
 		all["io"] = c.IO
+	}
+	if c.Net != nil {
+		all["net"] = c.Net
 	}
 	return all
 }
@@ -118,7 +125,7 @@ const noClass = "none"
 
 // ClassesOf returns the classes that a workload asks for by their kind, the field's name.
 func (w *Workload) ClassesOf() map[string]string {
-	all := map[string]string{"cache": w.Cache, "io": w.IO, "power": w.Power}
+	all := map[string]string{"cache": w.Cache, "io": w.IO, "net": w.Net, "power": w.Power}
 	maps.DeleteFunc(all, func(_, name string) bool { return name == "" })
 	return all
 }
@@ -167,6 +174,8 @@ type Workload struct {
 	// Power is the power profile of its exclusive CPUs: a built-in one, or one of
 	// classes.power. Default: that of its class of service.
 	Power string `json:"power,omitempty"`
+	// Net is its network class, one of classes.net, or none. Default: that of its class of service.
+	Net string `json:"net,omitempty"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`

@@ -134,7 +134,7 @@ func fieldName(f reflect.StructField) string {
 type object = jsonschema.Object
 
 func newSchema(t *testing.T) object {
-	comments, err := jsonschema.Comments(".", "../../kernel/blockio", "../../kernel/power", "../../kernel/resctrl")
+	comments, err := jsonschema.Comments(".", "../../kernel/blockio", "../../kernel/power", "../../kernel/resctrl", "../../kernel/traffic")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
@@ -189,6 +190,7 @@ func (h *hostCheck) limits(root *kernel.Root, c *config.NodeConfig) {
 func (h *hostCheck) classes(root *kernel.Root, c *config.NodeConfig) {
 	h.ioClasses(root, c.Classes.IO)
 	h.power(root, c)
+	h.network(root, c.Classes.Net)
 	if c.Classes.Cache == nil {
 		return
 	}
@@ -245,6 +247,22 @@ func (h *hostCheck) power(root *kernel.Root, c *config.NodeConfig) {
 			_, err = host.Shared(power.Wish{CPUs: host.Online(), Name: name, Profile: c.Classes.Power.Find(name)})
 		}
 		h.fail(fmt.Sprintf("workloads[%d].power", i), err)
+	}
+}
+
+// network checks that the devices are there, and have room for all floors.
+func (h *hostCheck) network(root *kernel.Root, c *traffic.Config) {
+	if c == nil {
+		return
+	}
+	host, err := traffic.Read(traffic.Over(root).FS())
+	if err != nil {
+		h.fail("classes.net", err)
+		return
+	}
+	_, err = c.Layout(host)
+	for _, e := range strictyaml.Errors(err) {
+		h.fail("classes.net."+e.Field, e.Err)
 	}
 }
 

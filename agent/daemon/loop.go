@@ -284,7 +284,7 @@ func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
 
 // ClassesOf returns the classes that a configuration defines, beside those of service.
 func ClassesOf(c *config.NodeConfig) agent.ClassConfig {
-	return agent.ClassConfig{Cache: c.Classes.Cache, IO: c.Classes.IO, Power: c.Classes.Power}
+	return agent.ClassConfig{Cache: c.Classes.Cache, IO: c.Classes.IO, Power: c.Classes.Power, Net: c.Classes.Net}
 }
 
 func (l *loop) specOf(c *config.NodeConfig, g *group) agent.Spec {

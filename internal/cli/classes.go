@@ -14,8 +14,10 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/kernel/traffic"
 )
 
 // readClasses reads a file that defines classes: a NodeConfig, of any kind, or a file of the
@@ -51,8 +53,8 @@ func classesCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "classes",
-		Short: "Show the classes of caches, block I/O and power, who has which, and what is left",
-		Long: `Show the classes of caches, block I/O and power, who has which, and what is left.
+		Short: "Show the classes of caches, block I/O, power and the network, who has which, and what is left",
+		Long: `Show the classes of caches, block I/O, power and the network, who has which, and what is left.
 
 Cache classes are drawn. A column is a cache, by its id, with the highest way first, as
 in the masks of resctrl: '#' is a way of the class, 'i' one that devices fill as well. MB
@@ -60,6 +62,7 @@ is memory bandwidth. DEFAULT is all work without a class. Groups of other progra
 shown and never changed.
 I/O classes are listed with what they come to on the disks that there are now.
 Of power there is a row for each profile: its CPUs, and what these have now.
+Network classes are listed with their floor, ceiling and priority on each device.
 
 Classes come from the agent's configuration or, without an agent, from what the workloads
 there are were started with. --file shows what a file would come to, and writes nothing.
@@ -104,7 +107,11 @@ func reportClasses(cmd *cobra.Command, file string) (r classReport, err error) {
 		if err != nil {
 			return err
 		}
-		r.ClassReport, err = agent.ReportClasses(os.DirFS(rootDir(cmd)), config, all, true)
+		root, err := kernel.Open(rootDir(cmd))
+		if err != nil {
+			return err
+		}
+		r.ClassReport, err = agent.ReportClasses(traffic.Over(root).FS(), config, all, true)
 		return err
 	})
 	var lacks []error

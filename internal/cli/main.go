@@ -298,7 +298,7 @@ type checkedValue struct {
 // Set notes what is wrong with the text, and returns no error.
 func (v checkedValue) Set(text string) error {
 	err := errors.New("it is empty")
-	if text != "" {
+	if _, mayBe := v.Value.(*className); text != "" || mayBe {
 		err = v.Value.Set(text)
 	}
 	if is[*strconv.NumError](err) {
@@ -307,6 +307,21 @@ func (v checkedValue) Set(text string) error {
 	if err != nil {
 		*v.wrong = append(*v.wrong, fmt.Errorf("--%s: %w", v.name, err))
 	}
+	return nil
+}
+
+// className is a flag's value that may be empty.
+type className string
+
+// Type returns "string".
+func (*className) Type() string { return "string" }
+
+// String returns the text.
+func (v *className) String() string { return string(*v) }
+
+// Set takes any text.
+func (v *className) Set(text string) error {
+	*v = className(text)
 	return nil
 }
 

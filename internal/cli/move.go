@@ -11,12 +11,12 @@ import (
 
 func moveCommand() *cobra.Command {
 	var cpus, mems cpuset.Set
-	classes := map[agent.ClassKind]*string{agent.CacheClass: new(string), agent.IOClass: new(string), agent.PowerClass: new(string)}
+	var classes map[agent.ClassKind]*className
 	cmd := &cobra.Command{
-		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --io CLASS | --power PROFILE}",
+		Use:   "move NAME {--cpuset LIST [--mems LIST] | --cache CLASS | --io CLASS | --net CLASS | --power PROFILE}",
 		Short: "Move a running workload to other CPUs and memory nodes, or another class",
-		Long: `Move a running workload to other CPUs and memory nodes, or into another cache or I/O
-class, or give its exclusive CPUs another power profile.
+		Long: `Move a running workload to other CPUs and memory nodes, or into another cache, I/O
+or network class, or give its exclusive CPUs another power profile.
 
 A workload with exclusive CPUs (LSE, LSR) owns the new ones instead; CPUs of another
 owner are refused. A workload that shares a pool stays within the new ones. On
@@ -29,12 +29,9 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
   berth move api --cache gold           # one of those that berth classes lists
   berth move api --power performance    # likewise`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			reclass := false
-			for kind := range classes {
-				reclass = reclass || cmd.Flags().Changed(string(kind))
-			}
+			reclass := setClasses(cmd, &agent.Spec{}, classes)
 			if cpus.IsEmpty() && (!reclass || !mems.IsEmpty()) {
-				return exitStatus{exitUsage, errors.New("move: --cpuset, --cache, --io or --power is needed")}
+				return exitStatus{exitUsage, errors.New("move: --cpuset, --cache, --io, --net or --power is needed")}
 			}
 			return withNode(cmd, func(n node) error {
 				id, err := workloadID(cmd.Context(), n, args[0])
@@ -46,11 +43,7 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 					if err != nil {
 						return err
 					}
-					for kind, name := range classes {
-						if cmd.Flags().Changed(string(kind)) {
-							w.Spec.SetClass(kind, *name)
-						}
-					}
+					setClasses(cmd, &w.Spec, classes)
 					if w, err = n.Resize(cmd.Context(), w.Spec); err != nil {
 						return err
 					}
@@ -72,9 +65,7 @@ Exit status: 0, 1 if it was not moved, 2 for wrong usage.`,
 	oneName(cmd)
 	cmd.Flags().TextVar(&cpus, "cpuset", cpuset.Set{}, "CPUs to move to, as a `list` such as 0-3")
 	cmd.Flags().TextVar(&mems, "mems", cpuset.Set{}, "NUMA nodes to move to, as a `list`")
-	cmd.Flags().StringVar(classes[agent.CacheClass], "cache", "", "cache `class` to move to; none is no class, and '' that of its class of service")
-	cmd.Flags().StringVar(classes[agent.IOClass], "io", "", "I/O `class` to move to; none is no class, and '' that of its class of service")
-	cmd.Flags().StringVar(classes[agent.PowerClass], "power", "", "power `profile` to have; none is no profile, and '' that of its class of service")
+	classes = classFlags(cmd)
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd

@@ -57,6 +57,7 @@ var classFiles = []struct {
 }{
 	{agent.CacheClass, "cache-classes", "`file` that defines cache classes: a NodeConfig, or as of goresctrl (docs/cache.md; default those for the workloads there are)"},
 	{agent.IOClass, "io-classes", "`file` that defines I/O classes: a NodeConfig, or as of goresctrl or Koordinator (docs/io.md; default those for the workloads there are)"},
+	{agent.NetClass, "net-classes", "`file` that defines network classes: a NodeConfig (docs/network.md; default those for the workloads there are)"},
 	{agent.PowerClass, "power-classes", "`file` that defines power profiles: a NodeConfig (docs/power.md; default those for the workloads there are)"},
 }
 

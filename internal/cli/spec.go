@@ -34,7 +34,7 @@ type specFlags struct {
 	mode             place.Mode
 	shared           place.Milli
 	group            string
-	cache, io, power string // classes
+	classes          map[agent.ClassKind]*className
 
 	devices, affinity, antiAffinity []string
 	hugePages, hints                map[string]string
@@ -59,15 +59,39 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.affinity, "affinity", nil, "`name` of a workload whose NUMA nodes it prefers; may be repeated")
 	fs.StringArrayVar(&f.antiAffinity, "anti-affinity", nil, "`name` of a workload whose NUMA nodes it avoids; may be repeated")
 	fs.StringVar(&f.group, "group", "", "`name` of a group of workloads: policies that know groups place them near each other")
-	fs.StringVar(&f.cache, "cache", "", "cache `class` to have, one that berth classes lists; none is no class, and '' that of its class of service")
-	fs.StringVar(&f.io, "io", "", "I/O `class` to have, one that berth classes lists; none is no class, and '' that of its class of service")
-	fs.StringVar(&f.power, "power", "", "power `profile` of its exclusive CPUs, one that berth classes lists; none is no profile, and '' that of its class of service")
+	f.classes = classFlags(cmd)
 	fs.StringToStringVar(&f.hints, "hint", nil, "words for the policy, as in `balloon=NAME` (see go doc of the policy)")
-	completeWords(cmd, "power", power.Builtins()...)
 	completeWords(cmd, "mode", place.Exclusive.String(), place.Shared.String(), place.Mixed.String())
 	completeWords(cmd, "class", classWords()...)
 	completeWords(cmd, "bind", place.FullPCPUs.String(), place.SpreadByPCPUs.String())
 	completeWords(cmd, "exclusive", place.PCPULevel.String(), place.NUMANodeLevel.String())
+}
+
+// classFlags adds the flags that ask for a class, one for each kind.
+func classFlags(cmd *cobra.Command) map[agent.ClassKind]*className {
+	classes := map[agent.ClassKind]*className{}
+	for kind, usage := range map[agent.ClassKind]string{
+		agent.CacheClass: "cache `class` to have, one that berth classes lists; none is no class, and '' that of its class of service",
+		agent.IOClass:    "I/O `class` to have, one that berth classes lists; none is no class, and '' that of its class of service",
+		agent.NetClass:   "network `class` to have, one that berth classes lists; none is no class, and '' that of its class of service",
+		agent.PowerClass: "power `profile` of its exclusive CPUs, one that berth classes lists; none is no profile, and '' that of its class of service",
+	} {
+		classes[kind] = new(className)
+		cmd.Flags().Var(classes[kind], string(kind), usage)
+	}
+	completeWords(cmd, string(agent.PowerClass), power.Builtins()...)
+	return classes
+}
+
+// setClasses asks for the classes that flags name, and reports whether any does.
+func setClasses(cmd *cobra.Command, s *agent.Spec, classes map[agent.ClassKind]*className) (some bool) {
+	for kind, name := range classes {
+		if cmd.Flags().Changed(string(kind)) {
+			s.SetClass(kind, string(*name))
+			some = true
+		}
+	}
+	return some
 }
 
 // forHand are the classes of commands that are run by hand: all but that of the host's
@@ -127,15 +151,7 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	if cmd.Flags().Changed("mems") {
 		s.Mems = f.mems
 	}
-	if cmd.Flags().Changed("cache") {
-		s.SetClass(agent.CacheClass, f.cache)
-	}
-	if cmd.Flags().Changed("io") {
-		s.SetClass(agent.IOClass, f.io)
-	}
-	if cmd.Flags().Changed("power") {
-		s.SetClass(agent.PowerClass, f.power)
-	}
+	setClasses(cmd, s, f.classes)
 	errs = append(errs, f.applyUses(cmd, s))
 	if r.Class.Traits().Own && r.Milli == 0 && s.CPUs.IsEmpty() {
 		errs = append(errs, fmt.Errorf("--class %s: it has CPUs of its own: say how many with --cpus, or which with --cpuset", r.Class))

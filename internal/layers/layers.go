@@ -30,6 +30,7 @@ func Rooms() []Room {
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
+		{Path: "kernel/traffic", May: []string{"kernel", "internal/strictyaml"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob"}},
 		{Path: "kernel/blockio", May: []string{"kernel", "kernel/cgroup", "kernel/sched", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
@@ -99,17 +100,17 @@ func Rooms() []Room {
 			"cpuset", "machine", "place", "place/kubelet", "place/policies", "podwords", "internal/plain", "internal/strictyaml",
 		}, Pure: true},
 		{Path: "agent/config", May: []string{
-			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/blockio", "kernel/power", "kernel/resctrl", "internal/strictyaml", "watch/pods",
+			"internal/plain", "cpuset", "place", "place/policies", "kernel", "kernel/cgroup", "kernel/blockio", "kernel/power", "kernel/resctrl", "kernel/traffic", "internal/strictyaml", "watch/pods",
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
-			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "place", "place/berth", "guard/actuate",
+			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "kernel/traffic", "place", "place/berth", "guard/actuate",
 		}},
 		{Path: "agent/api", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",
 		}},
 		{Path: "agent/daemon", May: []string{
-			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/systemd", "watch", "watch/cgroupstat", "watch/pods",
+			"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/systemd", "kernel/traffic", "watch", "watch/cgroupstat", "watch/pods",
 			"place", "agent", "agent/config", "agent/api", "guard", "guard/observe", "guard/actuate", "guard/control", "guard/detect",
 			"internal/strictyaml",
 		}},
@@ -135,6 +136,7 @@ func Rooms() []Room {
 		{Path: "kube/cmd/berth-node", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},
+		{Path: "internal/fakenet", May: []string{"kernel/traffic"}},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
 		{Path: "internal/jsonschema"},
@@ -166,7 +168,7 @@ func OwnedImports() []Owned {
 		{"golang.org/x/term", []string{"internal/cli"}, "only the door knows a terminal"},
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load"}, "histograms belong to the lab"},
 		{"github.com/prometheus/", []string{"agent/web"}, "only the metrics know Prometheus"},
-		{"github.com/cilium/", []string{"watch/runq"}, "only the run-queue probe speaks BPF"},
+		{"github.com/cilium/", []string{"kernel/traffic", "watch/runq"}, "only the run-queue probe and network classes speak BPF"},
 		{"github.com/coreos/go-systemd/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"gonum.org/", []string{"lab/stats", "replay"}, "numerics belong to the statistics"},

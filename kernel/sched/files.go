@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,13 +29,10 @@ func (p Process) Dir() string { return "proc/" + strconv.Itoa(p.PID) + "@" + p.S
 
 // Of returns the process of a file under Over; false if it is of none.
 func Of(name string) (p Process, ok bool) {
-	if !strings.HasPrefix(name, "proc/") {
-		return p, false
-	}
 	dir, file, _ := strings.Cut(strings.TrimPrefix(name, "proc/"), "/")
 	pid, start, both := strings.Cut(dir, "@")
 	n, err := strconv.Atoi(pid)
-	if _, known := attributes[file]; err != nil || n <= 0 || !both || !known {
+	if _, known := attributes[file]; err != nil || n <= 0 || !both || !known || !strings.HasPrefix(name, "proc/") {
 		return p, false
 	}
 	if _, err := strconv.ParseUint(start, 10, 64); err != nil {
@@ -74,43 +70,34 @@ type systemCalls struct{}
 func (systemCalls) GetScheduling(tid int) (State, error) { return Get(tid) }
 func (systemCalls) SetScheduling(tid int, a Attr) error  { return set(tid, a) }
 
-// Over returns a root that has, beside the kernel's own files, three for each process and one for
-// each thread:
+// Over returns a root that has, beside the kernel's own files, three for each process:
 //
 //	proc/PID@START/sched.policy   SCHED_OTHER, SCHED_FIFO:50 ...
 //	proc/PID@START/sched.nice     0
 //	proc/PID@START/sched.cpus     0-1
+//
+// and one for each thread:
+//
 //	proc/TID@START/sched.io       none, best-effort/4 ...
 //
-// So plans, their undo log, and what a killed process left work for them as for other files.
-// A file of a process has the value of its first thread and then those of threads with another
+// A file of a process has the value of the process's first thread and then those of threads with another
 // (kernel.Threads). Writing it changes all threads, those that start meanwhile included. The
 // files are there as long as the process or thread that started then. Files that play processes have
 // the methods of Calls; else only the live host has any.
 func Over(root *kernel.Root) *kernel.Root {
-	if _, ok := root.Files.(*files); ok {
-		return root
-	}
-	r := *root
 	calls, ok := root.Files.(Calls)
 	if !ok && root.IsLive() {
 		calls = systemCalls{}
 	}
-	r.Files = &files{root.Files, root, calls}
-	return &r
+	return root.Lay(&files{root, root.FS(), calls})
 }
 
+// files are the kernel.Overlay.
 type files struct {
-	kernel.Files
-	root  *kernel.Root
-	calls Calls // nil where there are no processes
+	root  *kernel.Root // the one below
+	fsys  fs.FS        // its
+	calls Calls        // nil where there are no processes
 }
-
-// Signal is that of the root below.
-func (f *files) Signal(pid int, sig syscall.Signal) error { return f.root.Signal(pid, sig) }
-
-// FS is the tree for readers.
-func (f *files) FS() fs.FS { return tree{f.Files.FS(), f} }
 
 // attribute is a file: its text for a thread, and what sets that.
 type attribute struct {
@@ -170,7 +157,7 @@ func parse(name string) (p Process, file attribute, ok bool) {
 
 // is reports whether the process runs.
 func (f *files) is(p Process) bool {
-	now, err := kernel.ReadProcess(f.Files.FS(), strconv.Itoa(p.PID))
+	now, err := kernel.ReadProcess(f.fsys, strconv.Itoa(p.PID))
 	return err == nil && now.Start == p.Start && !now.Ended()
 }
 
@@ -179,14 +166,23 @@ func (f *files) has(p Process, of attribute) bool {
 	return (f.calls != nil || of.text == nil) && f.is(p)
 }
 
-func (f *files) gone(op, name string) error {
-	return &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
-}
-
 // threads calls f once for every thread, those that start meanwhile included.
 func (f *files) threads(p Process, do func(tid int, thread string) error) error {
-	return eachThread(func() ([]int, error) { return threads(f.Files.FS(), p.PID) }, func(tid int) error {
-		one, err := kernel.ReadProcess(f.Files.FS(), strconv.Itoa(p.PID)+"/task/"+strconv.Itoa(tid))
+	dir := "proc/" + strconv.Itoa(p.PID) + "/task"
+	return eachThread(func() (tids []int, err error) {
+		entries, err := fs.ReadDir(f.fsys, dir)
+		for _, e := range entries {
+			if tid, err := strconv.Atoi(e.Name()); err == nil {
+				tids = append(tids, tid)
+			}
+		}
+		slices.Sort(tids)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = unix.ESRCH
+		}
+		return tids, err
+	}, func(tid int) error {
+		one, err := kernel.ReadProcess(f.fsys, strconv.Itoa(p.PID)+"/task/"+strconv.Itoa(tid))
 		if errors.Is(err, fs.ErrNotExist) {
 			return unix.ESRCH
 		}
@@ -197,10 +193,28 @@ func (f *files) threads(p Process, do func(tid int, thread string) error) error 
 	})
 }
 
-// read returns the text of a file.
-func (f *files) read(name string, p Process, of attribute) (string, error) {
+// Has reports whether a name is one of the files.
+func (*files) Has(name string) bool {
+	_, ok := Of(name)
+	return ok
+}
+
+// Stat has a file be there as long as its process.
+func (f *files) Stat(name string) (inode uint64, dir bool, err error) {
+	if p, of, _ := parse(name); !f.has(p, of) {
+		err = fs.ErrNotExist
+	}
+	return 0, false, err
+}
+
+// Read returns the text of a file.
+func (f *files) Read(name string) (string, error) {
+	p, of, _ := parse(name)
+	if !f.has(p, of) {
+		return "", fs.ErrNotExist
+	}
 	if of.text == nil {
-		return f.readIO(name, p)
+		return f.readIO(p)
 	}
 	var first string
 	var others []string
@@ -219,10 +233,10 @@ func (f *files) read(name string, p Process, of attribute) (string, error) {
 		return nil
 	})
 	if errors.Is(err, unix.ESRCH) || err == nil && (first == "" || !f.is(p)) {
-		return "", f.gone("read", name)
+		return "", fs.ErrNotExist
 	}
 	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: name, Err: err}
+		return "", err
 	}
 	for _, thread := range others {
 		if values[thread] != first {
@@ -232,21 +246,18 @@ func (f *files) read(name string, p Process, of attribute) (string, error) {
 	return first, nil
 }
 
-// WriteFile sets an attribute of all threads of a process; other files are the kernel's.
-func (f *files) WriteFile(name, data string) error {
-	p, of, ok := parse(name)
-	if !ok {
-		return f.Files.WriteFile(name, data)
-	}
+// Write sets an attribute of all threads of a process, or the I/O priority of one.
+func (f *files) Write(name, data string) error {
+	p, of, _ := parse(name)
 	if !f.has(p, of) {
-		return f.gone("write", name)
+		return fs.ErrNotExist
 	}
 	if of.text == nil {
-		return f.writeIO(name, p, data)
+		return f.writeIO(p, data)
 	}
 	words := strings.Fields(data)
 	if len(words) == 0 {
-		return &fs.PathError{Op: "write", Path: name, Err: syscall.EINVAL}
+		return syscall.EINVAL
 	}
 	wanted := map[string]Attr{}
 	for i, w := range words {
@@ -256,7 +267,7 @@ func (f *files) WriteFile(name, data string) error {
 		}
 		a, err := of.attr(w)
 		if err != nil {
-			return &fs.PathError{Op: "write", Path: name, Err: fmt.Errorf("%w: %w", err, syscall.EINVAL)}
+			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 		}
 		wanted[thread] = a
 	}
@@ -275,60 +286,9 @@ func (f *files) WriteFile(name, data string) error {
 		return f.calls.SetScheduling(tid, a)
 	})
 	if !f.is(p) {
-		return f.gone("write", name)
+		return fs.ErrNotExist
 	}
-	if err != nil {
-		return &fs.PathError{Op: "write", Path: name, Err: err}
-	}
-	return nil
+	return err
 }
-
-// tree has the files for readers.
-type tree struct {
-	fs.FS
-	files *files
-}
-
-func (t tree) ReadFile(name string) ([]byte, error) {
-	if p, of, ok := parse(name); ok {
-		if !t.files.has(p, of) {
-			return nil, t.files.gone("read", name)
-		}
-		text, err := t.files.read(name, p, of)
-		return []byte(text + "\n"), err
-	}
-	return fs.ReadFile(t.FS, name)
-}
-
-func (t tree) Stat(name string) (fs.FileInfo, error) {
-	if p, of, ok := parse(name); ok {
-		if !t.files.has(p, of) {
-			return nil, t.files.gone("stat", name)
-		}
-		return info(name[strings.LastIndexByte(name, '/')+1:]), nil
-	}
-	return fs.Stat(t.FS, name)
-}
-
-func (t tree) Lstat(name string) (fs.FileInfo, error) {
-	if _, _, ok := parse(name); ok {
-		return t.Stat(name)
-	}
-	return fs.Lstat(t.FS, name)
-}
-
-func (t tree) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS, name) }
-
-func (t tree) ReadLink(name string) (string, error) { return fs.ReadLink(t.FS, name) }
-
-// info describes one of the files.
-type info string
-
-func (i info) Name() string     { return string(i) }
-func (info) Size() int64        { return 0 }
-func (info) Mode() fs.FileMode  { return 0o600 }
-func (info) ModTime() time.Time { return time.Time{} }
-func (info) IsDir() bool        { return false }
-func (info) Sys() any           { return nil }
 
 var _ kernel.Subject = Process{}

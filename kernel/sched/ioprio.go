@@ -80,36 +80,30 @@ func ioPriority(tid int) (int, error) {
 func playedFile(tid int) string { return fmt.Sprintf("proc/%d/ioprio", tid) }
 
 // readIO returns the I/O priority of a thread.
-func (f *files) readIO(name string, p Process) (text string, err error) {
+func (f *files) readIO(p Process) (text string, err error) {
 	if f.root.IsLive() {
 		var n int
 		n, err = ioPriority(p.PID)
 		text = ioText(n)
 	} else {
 		var data []byte
-		data, err = fs.ReadFile(f.Files.FS(), playedFile(p.PID))
+		data, err = fs.ReadFile(f.fsys, playedFile(p.PID))
 		text = strings.TrimSpace(string(data))
 	}
 	if err != nil && !f.is(p) {
-		return "", f.gone("read", name)
+		return "", fs.ErrNotExist
 	}
-	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: name, Err: err}
-	}
-	return text, nil
+	return text, err
 }
 
 // writeIO leaves the hints of a thread as they are.
-func (f *files) writeIO(name string, p Process, text string) error {
+func (f *files) writeIO(p Process, text string) error {
 	n, err := ParseIOPriority(text)
 	if err != nil {
-		return &fs.PathError{Op: "write", Path: name, Err: fmt.Errorf("%w: %w", err, syscall.EINVAL)}
+		return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
-	switch {
-	case !f.is(p):
-		return f.gone("write", name)
-	case !f.root.IsLive():
-		return f.Files.WriteFile(playedFile(p.PID), text)
+	if !f.root.IsLive() {
+		return f.root.Files.WriteFile(playedFile(p.PID), text)
 	}
 	was, err := ioPriority(p.PID)
 	if err == nil {
@@ -118,10 +112,7 @@ func (f *files) writeIO(name string, p Process, text string) error {
 		}
 	}
 	if err != nil && !f.is(p) {
-		return f.gone("write", name)
+		return fs.ErrNotExist
 	}
-	if err != nil {
-		return &fs.PathError{Op: "write", Path: name, Err: err}
-	}
-	return nil
+	return err
 }

@@ -1,0 +1,403 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/traffic"
+)
+
+// NetClass is a class of what a workload sends through network devices.
+const NetClass ClassKind = "net"
+
+// netGroup begins the names of groups of cgroup v2 that Berth makes, beside v1's, for the
+// processes of workloads with a network class: the kernel tells packets apart by those.
+const netGroup = "berth-net-"
+
+func isNetStep(s kernel.Step) bool {
+	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || s.Op == kernel.Mkdir && strings.HasPrefix(path.Base(s.Path), netGroup)
+}
+
+// netClasses are the disciplines of devices, and the marks of the workloads' groups.
+type netClasses struct{ n *Node }
+
+// asks reports whether a transition is about a workload that asks for a class by name: what it
+// cannot have is refused then, and left out otherwise.
+func (*netClasses) asks(c *Transition, w *Workload) bool {
+	return w.Spec.asksFor(NetClass) && c.asks(w.ID())
+}
+
+// members are the workloads with a class, those that are only reserved not.
+func (k *netClasses) members(all iter.Seq[*Workload]) (members []*Workload) {
+	config := k.n.opt.Classes
+	for w := range all {
+		if name := config.ClassOf(NetClass, &w.Spec); config.Net.Has(name) && w.State != Reserved {
+			members = append(members, w)
+		}
+	}
+	slices.SortFunc(members, func(a, b *Workload) int { return strings.Compare(a.ID(), b.ID()) })
+	return members
+}
+
+// concerns reports whether a transition changes whose class is which.
+func (k *netClasses) concerns(c *Transition) bool {
+	config := k.n.opt.Classes
+	return c.All || slices.ContainsFunc(c.focus, func(id string) bool {
+		was, is := c.Before(id), c.After(id)
+		return was != nil && config.ClassOf(NetClass, &was.Spec) != "" || is != nil && config.ClassOf(NetClass, &is.Spec) != ""
+	})
+}
+
+func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
+	asked := false
+	for w := range c.Workloads() {
+		if _, err := k.n.opt.Classes.classIn(c, NetClass, w); err != nil {
+			return nil, err
+		}
+		asked = asked || k.asks(c, w)
+	}
+	if !k.concerns(c) {
+		return nil, nil
+	}
+	members := k.members(c.Workloads())
+	if plan, err = k.unmark(c, members); err != nil || len(members) == 0 {
+		return plan, err
+	}
+	layout, err := netLayout(k.n.root.FS(), k.n.opt.Classes.Net)
+	if err != nil && (asked || layout == nil && !errors.Is(err, kernel.ErrNotSupported)) {
+		return nil, err
+	}
+	if layout == nil {
+		return plan, nil // a note says so
+	}
+	plan = append(plan, layout.Plan()...)
+	for _, w := range members {
+		g, err := k.groupOf(w)
+		if errors.Is(err, kernel.ErrNotSupported) && !k.asks(c, w) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
+		}
+		some, err := k.mark(c, w, g, layout)
+		if err != nil {
+			return nil, err
+		}
+		plan = append(plan, some...)
+	}
+	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
+}
+
+// unmark are the steps that take the marks of groups away that are of workloads without a class.
+// The log has none of those in groups that Berth made: they would go with the group.
+func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Plan, err error) {
+	marked := map[string]bool{}
+	for _, w := range members {
+		marked[w.ID()] = true
+	}
+	for w := range c.Workloads() {
+		if marked[w.ID()] {
+			continue
+		}
+		g, err := k.groupOf(w)
+		if err != nil || g.own {
+			continue
+		}
+		s := traffic.Unmark(g.dir)
+		if _, same, err := k.n.root.Shows(s); err == nil && !same {
+			plan = append(plan, s)
+		} else if kernel.IgnoreAbsent(err) != nil {
+			return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
+		}
+	}
+	slices.SortFunc(plan, func(a, b kernel.Step) int { return strings.Compare(a.Path, b.Path) })
+	return plan, nil
+}
+
+// netLayout is what network classes come to on a host. With an error beside it, it is of the
+// devices that are as the configuration says.
+func netLayout(fsys fs.FS, c *traffic.Config) (*traffic.Layout, error) {
+	h, err := traffic.Read(fsys)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := c.Layout(h)
+	if err != nil {
+		err = fmt.Errorf("network classes: %w", err)
+	}
+	return layout, err
+}
+
+// mark are the steps that have a workload's packets be of its class.
+func (k *netClasses) mark(c *Transition, w *Workload, g markedGroup, layout *traffic.Layout) (plan kernel.Plan, err error) {
+	name := k.n.opt.Classes.ClassOf(NetClass, &w.Spec)
+	why := "network class " + name
+	s := kernel.Step{Path: traffic.MarkFile(g.dir), Value: layout.MarkOf(name), Why: why}
+	_, same, err := k.n.root.Shows(s)
+	if absent := errors.Is(err, fs.ErrNotExist); absent && g.own {
+		plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: g.dir, Back: g.top + "/cgroup.procs", Why: why})
+	} else if absent && c.Before(w.ID()) != nil {
+		return nil, nil // somebody removed it
+	} else if err != nil && !absent {
+		return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
+	} else if g.own && !k.made(c, g.dir) {
+		return nil, &ClassError{Kind: NetClass, Name: name, Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir)", g.dir)}
+	}
+	if !same {
+		plan = append(plan, s)
+	}
+	return plan, nil
+}
+
+func (*netClasses) made(c *Transition, dir string) bool {
+	return c.Log.Has(func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) && !c.Log.Outdated(dir)
+}
+
+// markedGroup is a group of cgroup v2 whose packets are a workload's.
+type markedGroup struct {
+	dir string
+	own bool   // made for this, beside the workload's groups of v1
+	top string // where v2 is mounted
+}
+
+// groupOf is where a workload's packets are told apart, or a kernel.NotSupportedError.
+func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
+	lacks := func(remedy, format string, args ...any) (markedGroup, error) {
+		return g, &kernel.NotSupportedError{Feature: "network classes", Reason: fmt.Sprintf(format, args...), Remedy: remedy}
+	}
+	if len(w.Dirs) == 0 {
+		return lacks("run as root, with control groups", "by %s Berth has no control group for it", k.n.site.Backend)
+	}
+	if g.top = unified(k.n.root.FS()); g.top == "" {
+		return lacks("boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount it beside v1", "cgroup v2 is not mounted, and on v1 no program sees the packets of a group")
+	}
+	for _, dir := range w.Dirs {
+		if kernel.Within(dir, g.top) {
+			g.dir = dir
+			return g, nil
+		}
+	}
+	// The same group in v2: systemd keeps both alike.
+	if same := path.Join(g.top, w.Spec.Group); w.Spec.Group != "" {
+		if _, err := fs.Stat(k.n.root.FS(), same); err == nil {
+			g.dir = same
+			return g, nil
+		}
+	}
+	g.dir, g.own = path.Join(g.top, netGroup+fileName(w.ID())), true
+	pids, err := k.processes(w)
+	if err != nil {
+		return g, err
+	}
+	for _, pid := range pids {
+		if in, ok := k.inUnified(pid); ok && in != "/" && path.Join(g.top, in) != g.dir {
+			return lacks("boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)", "its process %d is in the v2 group %s, by which another program keeps track of it", pid, in)
+		}
+	}
+	return g, nil
+}
+
+// unified is where cgroup v2 is mounted, "" if it is not.
+func unified(fsys fs.FS) string {
+	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	mounts, _ := kernel.ParseMounts(string(text)) // an error is cgroup.Detect's to tell
+	for _, m := range mounts {
+		if m.Type == "cgroup2" && !m.ReadOnly {
+			return m.Dir
+		}
+	}
+	return ""
+}
+
+// inUnified is the v2 group of a process; ok is false if it has ended.
+func (k *netClasses) inUnified(pid int) (group string, ok bool) {
+	text, err := fs.ReadFile(k.n.root.FS(), fmt.Sprintf("proc/%d/cgroup", pid))
+	if err != nil {
+		return "", false
+	}
+	all, err := cgroup.ParseMembership(string(text))
+	i := slices.IndexFunc(all, func(m cgroup.Membership) bool { return m.ID == 0 })
+	if err != nil || i < 0 {
+		return "", false
+	}
+	return all[i].Path, true
+}
+
+// processes are those of a workload, and before they are in its group the one to come.
+func (k *netClasses) processes(w *Workload) (pids []int, err error) {
+	if s, ok := k.n.enforcer.(Supervisor); ok {
+		pids, _, err = s.Processes(w)
+	}
+	if len(pids) == 0 && w.Spec.PID > 0 {
+		pids = []int{w.Spec.PID}
+	}
+	return pids, err
+}
+
+func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
+	members := k.members(c.Workloads())
+	groups := map[string]bool{}
+	for _, w := range members {
+		if g, err := k.groupOf(w); err == nil {
+			groups[g.dir] = true
+		}
+	}
+	return func(s kernel.Step) bool {
+		if device := traffic.DeviceOf(s.Path); device != "" {
+			_, named := k.n.opt.Classes.Net.Links()[device]
+			return named && len(members) > 0
+		}
+		return groups[s.Path] || groups[path.Dir(s.Path)]
+	}
+}
+
+// follow puts the processes of workloads into the groups made for them, and those that are not
+// the workload's any more out of them. A second pass finds what was forked meanwhile.
+func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err error) {
+	undo = func() error { return nil } // removing the group moves its processes back
+	for _, w := range k.members(c.Workloads()) {
+		g, err := k.groupOf(w)
+		if err != nil || !g.own {
+			continue // a note says so
+		}
+		for range 2 {
+			n, err := k.move(w, g)
+			if moved += n; err != nil {
+				return moved, undo, fmt.Errorf("processes of workload %q: %w", w.ID(), err)
+			}
+		}
+	}
+	return moved, undo, nil
+}
+
+func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
+	text, err := readText(k.n.root, g.dir+"/cgroup.procs")
+	if err != nil {
+		return 0, kernel.IgnoreAbsent(err)
+	}
+	theirs, err := k.processes(w)
+	if err != nil {
+		return 0, err
+	}
+	is := strings.Fields(text)
+	put := func(dir, pid string) error {
+		err := k.n.root.WriteFile(dir+"/cgroup.procs", pid+"\n")
+		if errors.Is(err, syscall.ESRCH) {
+			return nil
+		}
+		moved++
+		return err
+	}
+	for _, pid := range theirs {
+		if !slices.Contains(is, strconv.Itoa(pid)) {
+			if err := put(g.dir, strconv.Itoa(pid)); err != nil {
+				return moved, err
+			}
+		}
+	}
+	for _, pid := range is {
+		if n, err := strconv.Atoi(pid); err == nil && !slices.Contains(theirs, n) {
+			if err := put(g.top, pid); err != nil {
+				return moved, err
+			}
+		}
+	}
+	return moved, nil
+}
+
+// notes say what of a class is not in force, and what it costs.
+func (k *netClasses) notes(w *Workload) (notes []string) {
+	layout, err := netLayout(k.n.root.FS(), k.n.opt.Classes.Net)
+	if layout == nil {
+		notes = append(notes, err.Error())
+	} else {
+		for _, e := range strictyaml.Errors(err) {
+			notes = append(notes, e.Err.Error())
+		}
+		for _, link := range layout.Links {
+			notes = append(notes, link.Notes...)
+		}
+		if _, err := k.groupOf(w); err != nil {
+			notes = append(notes, err.Error())
+		}
+		if pid, ok := k.apart(w); ok {
+			notes = append(notes, fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
+		}
+	}
+	for i := range notes {
+		notes[i] = fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), notes[i])
+	}
+	return notes
+}
+
+// apart returns a process of a workload that is in another network namespace than this one.
+func (k *netClasses) apart(w *Workload) (pid int, ok bool) {
+	pids, _ := k.processes(w)
+	own, err := fs.ReadLink(k.n.root.FS(), "proc/self/ns/net")
+	if err != nil {
+		return 0, false
+	}
+	for _, pid := range pids {
+		if its, err := fs.ReadLink(k.n.root.FS(), fmt.Sprintf("proc/%d/ns/net", pid)); err == nil && its != own {
+			return pid, true
+		}
+	}
+	return 0, false
+}
+
+// everybodyElse have what network classes leave.
+const everybodyElse = "everybody else"
+
+// ClassLink is what a class has of a network device.
+type ClassLink struct {
+	Device string `json:"device"`
+	// Floor and Ceiling are the least and the most that it may send, in bits per second.
+	Floor   float64 `json:"floor"`
+	Ceiling float64 `json:"ceiling"`
+	// Priority is from 1 (first) to 8.
+	Priority int `json:"priority"`
+}
+
+// reportNet is the section of the kind net.
+func reportNet(r *classReading) (s ClassSection, err error) {
+	h, err := traffic.Read(r.fsys)
+	if err != nil || r.config.Net == nil {
+		return s, err
+	}
+	layout, err := r.config.Net.Layout(h)
+	for _, e := range strictyaml.Errors(err) {
+		s.Notes = append(s.Notes, e.Err.Error())
+	}
+	for _, link := range layout.Links {
+		s.Notes = append(s.Notes, link.Notes...)
+	}
+	for _, name := range append(r.config.Net.Names(), traffic.Others) {
+		use := ClassUse{Name: name, Workloads: r.members(NetClass, name)}
+		if name == traffic.Others {
+			use.Workloads = []string{everybodyElse}
+		}
+		use.InForce = !r.planned && len(use.Workloads) > 0 && len(layout.Links) > 0
+		for i := range layout.Links {
+			link := &layout.Links[i]
+			of := link.Find(layout, name)
+			use.InForce = use.InForce && link.InForce(layout, name)
+			use.Links = append(use.Links, ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority()})
+			use.Settings = append(use.Settings, ClassSetting{link.Device.Name, fmt.Sprintf("%s to %s, priority %d", of.Floor(), of.Ceiling(), of.Priority())})
+		}
+		s.Classes = append(s.Classes, use)
+	}
+	return s, nil
+}

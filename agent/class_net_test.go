@@ -1,0 +1,441 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
+	"berth.dev/berth/place"
+)
+
+// netHost has a device eth0 with classes, and eth1 without.
+func netHost(t testing.TB, layout string) (*host, *fakenet.Network) {
+	t.Helper()
+	l := layouts()[layout]
+	l.Own = "/"
+	if layout == "hybrid" { // all controllers are v1's, as systemd has it
+		l.V1, l.V2Controllers = fakekernel.V1().V1, nil
+	}
+	h := newHost(t, l)
+	net := fakenet.New(h.k.FS(), "eth0", "eth1")
+	h.net = net
+	h.opt.Classes.Net = &traffic.Config{
+		Devices: map[string]traffic.LinkConfig{"eth0": {Rate: 100e6}},
+		Classes: map[string]traffic.Share{
+			"first": {Floor: traffic.Amount{Rate: 30e6}, Priority: 1},
+			"bulk":  {Floor: traffic.Amount{Percent: 10}, Ceiling: traffic.Amount{Rate: 50e6}, Priority: 8},
+		},
+		Service: map[string]string{"BE": "bulk"},
+	}
+	return h, net
+}
+
+func netted(s Spec, name string) Spec {
+	s.Classes = map[ClassKind]string{NetClass: name}
+	return s
+}
+
+// marks are the marks of all groups, by directory.
+func (h *host) marks(net *fakenet.Network) map[string]uint16 {
+	h.t.Helper()
+	all := map[string]uint16{}
+	err := fs.WalkDir(h.k.FS(), "sys/fs/cgroup", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		minor, err := net.Mark(name)
+		if minor != 0 {
+			all[name] = minor
+		}
+		return err
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return all
+}
+
+// A workload's packets have its class as long as it has it, in any layout of control groups;
+// with the last workload goes the discipline.
+func TestNetClasses(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for layout, dirs := range map[string][2]string{
+		"v2":     {"sys/fs/cgroup/berth/api", "sys/fs/cgroup/berth-idle/batch"},
+		"hybrid": {"sys/fs/cgroup/unified/berth-net-api", "sys/fs/cgroup/unified/berth-net-batch"},
+	} {
+		t.Run(layout, func(t *testing.T) {
+			h, net := netHost(t, layout)
+			n := h.open()
+			if _, plan, err := n.Preview(ctx, netted(spec("api", place.LS, 100, 9000100), "first")); err != nil ||
+				!strings.Contains(plan.String(), "mkdir /sys/net/eth0/htb  # HTB at the root of eth0, link 100Mbit") || !strings.Contains(plan.String(), dirs[0]+"/berth.net_class  # network class first") {
+				t.Errorf("preview: %v\n%s", err, plan)
+			}
+			h.place(n, netted(spec("api", place.LS, 100, 9000100), "first"))
+			h.place(n, spec("batch", place.BE, 100, 9000101))
+			root, classes := net.Of("eth0")
+			if root.Kind != "htb" || len(classes) != 4 {
+				t.Errorf("eth0: %v %v", root, classes)
+			}
+			rates := map[traffic.Class]bool{}
+			for _, c := range classes {
+				rates[c] = true
+			}
+			want := map[traffic.Class]bool{{Rate: 12_500_000, Ceil: 12_500_000, Prio: 0}: true, {Rate: 7_500_000, Ceil: 12_500_000, Prio: 3}: true, {Rate: 3_750_000, Ceil: 12_500_000, Prio: 0}: true, {Rate: 1_250_000, Ceil: 6_250_000, Prio: 7}: true}
+			if diff := cmp.Diff(want, rates); diff != "" {
+				t.Errorf("classes (-want +got):\n%s", diff)
+			}
+			marks := h.marks(net)
+			if classes[marks[dirs[0]]].Prio != 0 || classes[marks[dirs[1]]].Prio != 7 || len(marks) != 2 {
+				t.Errorf("marks: %v of %v", marks, classes)
+			}
+			if layout == "hybrid" {
+				if got := h.file(dirs[0] + "/cgroup.procs"); got != "9000100" {
+					t.Errorf("processes in %s: %q", dirs[0], got)
+				}
+			}
+			if root, _ := net.Of("eth1"); root.Kind != "pfifo_fast" {
+				t.Errorf("eth1: %v", root)
+			}
+			writes := net.Writes
+			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 || net.Writes != writes {
+				t.Errorf("again: %v, %v, %d writes", repairs, err, net.Writes-writes)
+			}
+			r, err := n.ClassReport(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })]
+			bulk := ClassUse{
+				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8}},
+				Settings: []ClassSetting{{"eth0", "10Mbit to 50Mbit, priority 8"}},
+			}
+			if diff := cmp.Diff(bulk, s.Classes[0]); diff != "" || len(s.Classes) != 3 || s.Classes[2].Workloads[0] != everybodyElse {
+				t.Errorf("report (-want +got):\n%s\n%+v", diff, s)
+			}
+			if _, err := n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "bulk")); err != nil {
+				t.Fatal(err)
+			}
+			if now := h.marks(net); now[dirs[0]] != marks[dirs[1]] {
+				t.Errorf("api is in bulk: marks %v, were %v", now, marks)
+			}
+			if _, err := n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "none")); err != nil {
+				t.Fatal(err)
+			}
+			if now := h.marks(net); len(now) != 1 {
+				t.Errorf("api is in none: marks %v", now)
+			}
+			h.release(n, "batch")
+			if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" {
+				t.Errorf("nobody has a class: %v", root)
+			}
+			h.release(n, "api")
+			if h.undoLog(n).Has(isNetStep) {
+				t.Error("the undo log still has steps")
+			}
+			for name := range h.tree() {
+				if strings.Contains(name, netGroup) {
+					t.Errorf("released: /%s is left", name)
+				}
+			}
+		})
+	}
+}
+
+// What others do to the disciplines is repaired, or left to them.
+func TestNetClassDrift(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, net := netHost(t, "hybrid")
+	n := h.open()
+	w := h.place(n, netted(spec("api", place.LS, 100, 9000100), "first"))
+	if len(w.Notes) > 0 {
+		t.Errorf("notes %q", w.Notes)
+	}
+	_, classes := net.Of("eth0")
+	const group = "sys/fs/cgroup/unified/berth-net-api"
+	whole := func(what string) {
+		t.Helper()
+		if _, err := n.Reconcile(ctx); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if _, now := net.Of("eth0"); !maps.Equal(classes, now) {
+			t.Errorf("%s: %v, want %v", what, now, classes)
+		}
+		if h.marks(net)[group] == 0 || h.file(group+"/cgroup.procs") != "9000100" {
+			t.Errorf("%s: marks %v, processes %q", what, h.marks(net), h.file(group+"/cgroup.procs"))
+		}
+	}
+	net.Put("eth0", traffic.Qdisc{})
+	whole("removed")
+	index, err := net.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(net.SetClass(index["eth0"], 2, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetClass(index["eth0"], 99, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetMark(group, 0)); err != nil {
+		t.Fatal(err)
+	}
+	whole("changed")
+	if err := h.k.WriteFile("sys/fs/cgroup/unified/cgroup.procs", "9000100"); err != nil {
+		t.Fatal(err)
+	}
+	whole("moved out")
+
+	theirs := traffic.Qdisc{Kind: "fq", Handle: 0x80010000}
+	net.Put("eth0", theirs)
+	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+		t.Errorf("replaced: %v, %v", repairs, err)
+	}
+	if w, err := n.Get(ctx, "api"); err != nil || !slices.ContainsFunc(w.Notes, func(text string) bool {
+		return strings.Contains(text, `network class "first": eth0 has a root queueing discipline of somebody else's, "fq 8001:", which is not replaced`)
+	}) {
+		t.Errorf("notes %q, %v", w.Notes, err)
+	}
+	if _, err := n.Place(ctx, netted(spec("web", place.LS, 100, 9000101), "bulk")); err == nil || !strings.Contains(err.Error(), "fq 8001:") {
+		t.Errorf("asked for: %v", err)
+	}
+	h.release(n, "api")
+	if root, _ := net.Of("eth0"); root != theirs {
+		t.Errorf("released: %v", root)
+	}
+}
+
+// A class that is asked for where it cannot be had is refused before anything is written; one
+// that follows from the class of service is left out, and a note says so.
+func TestNetClassRefused(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for what, tc := range map[string]struct {
+		layout, class string
+		change        func(*host, *fakenet.Network)
+		want          string
+	}{
+		"unknown class":  {"v2", "bulc", func(*host, *fakenet.Network) {}, `did you mean "bulk"`},
+		"unknown device": {"v2", "bulk", func(_ *host, net *fakenet.Network) { net.Unplug("eth0") }, `there is no network device "eth0"; did you mean "eth1"`},
+		"no room":        {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.opt.Classes.Net.Devices["eth0"] = traffic.LinkConfig{Rate: 32e6} }, "add up to 33.208Mbit, more than the 32Mbit of eth0"},
+		"played tree":    {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.net = nil }, "network classes: not supported: this is not the live host"},
+		"v1":             {"v1", "bulk", func(*host, *fakenet.Network) {}, "cgroup v2 is not mounted"},
+		"tracked": {"hybrid", "bulk", func(h *host, _ *fakenet.Network) {
+			const dir = "sys/fs/cgroup/unified/user.slice"
+			if err := errors.Join(h.k.Mkdir(dir), h.k.WriteFile(dir+"/cgroup.procs", "9000100")); err != nil {
+				h.t.Fatal(err)
+			}
+		}, "its process 9000100 is in the v2 group /user.slice"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h, net := netHost(t, tc.layout)
+			tc.change(h, net)
+			n := h.open()
+			before := h.tree()
+			if _, err := n.Place(ctx, netted(spec("api", place.LS, 100, 9000100), tc.class)); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			h.sameTree(before)
+			if net.Writes > 0 {
+				t.Errorf("%d writes", net.Writes)
+			}
+			if tc.class != "bulk" {
+				return
+			}
+			w := h.place(n, spec("batch", place.BE, 100, 9000100))
+			if !slices.ContainsFunc(w.Notes, func(text string) bool {
+				return strings.HasPrefix(text, `network class "bulk": `) && strings.Contains(text, tc.want)
+			}) {
+				t.Errorf("notes %q, want %q", w.Notes, tc.want)
+			}
+		})
+	}
+}
+
+// doomedNet are the calls of a process with a fate.
+type doomedNet struct {
+	*fakenet.Network
+	*fate
+}
+
+func (d doomedNet) AddRoot(index int) error {
+	return d.change(func() error { return d.Network.AddRoot(index) })
+}
+
+func (d doomedNet) RemoveRoot(index int) error {
+	return d.change(func() error { return d.Network.RemoveRoot(index) })
+}
+
+func (d doomedNet) SetClass(index int, minor uint16, c traffic.Class) error {
+	return d.change(func() error { return d.Network.SetClass(index, minor, c) })
+}
+
+func (d doomedNet) RemoveClass(index int, minor uint16) error {
+	return d.change(func() error { return d.Network.RemoveClass(index, minor) })
+}
+
+func (d doomedNet) SetMark(group string, minor uint16) error {
+	return d.change(func() error { return d.Network.SetMark(group, minor) })
+}
+
+// Killed before and after each change, amid placing, changing classes and releasing, restoring
+// gives the device its discipline back, and no group has a mark.
+func TestNetClassKilled(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, layout := range []string{"v2", "hybrid"} {
+		total := 0
+		for at := 1; ; at++ {
+			done := false
+			for _, after := range []bool{false, true} {
+				h, net := netHost(t, layout)
+				h.place(h.open(), spec("there", place.LS, 100, 9000103)) // so that groups and marks of the node stay
+				before := h.tree()
+				f := &fate{at: at, after: after}
+				h.net = doomedNet{net, f}
+				n := h.doom(f)
+				h.net = net
+				alive := survives(n, func() {
+					_, err := n.Place(ctx, netted(spec("api", place.LS, 100, 9000100), "first"))
+					if err == nil {
+						_, err = n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "bulk"))
+					}
+					if err == nil {
+						err = n.Release(ctx, "api", Keep)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				})
+				if alive {
+					n.Close()
+					done = true
+				}
+				if items, err := Restore(ctx, h.options()); err != nil {
+					t.Fatalf("%s, killed at %d (%v): %v\n%v", layout, at, after, err, items)
+				}
+				root, _ := net.Of("eth0")
+				if marks := h.marks(net); root.Kind != "pfifo_fast" || len(marks) > 0 {
+					t.Fatalf("%s, killed at %d (%v): root %v, marks %v", layout, at, after, root, marks)
+				}
+				for name := range h.tree() {
+					if _, ok := before[name]; !ok && strings.Contains(name, netGroup) {
+						t.Fatalf("%s, killed at %d (%v): /%s is left", layout, at, after, name)
+					}
+				}
+			}
+			if total = at; done {
+				break
+			}
+		}
+		t.Logf("%s: killed at %d changes, before and after each", layout, total-1)
+		if total < 25 {
+			t.Errorf("%s: %d changes", layout, total)
+		}
+	}
+}
+
+// A change of the configuration changes what differs; without it all is as found.
+func TestNetClassRevised(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, net := netHost(t, "v2")
+	h.opt.Keep = true
+	n := h.open()
+	h.place(n, netted(spec("api", place.LS, 100, 9000100), "first"))
+	_, before := net.Of("eth0")
+	before = maps.Clone(before)
+	revise := func(c *traffic.Config) {
+		t.Helper()
+		h.opt.Classes.Net = c
+		next, _, err := n.Revise(ctx, Revision{Options: h.options()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = next
+	}
+	c := *h.opt.Classes.Net
+	c.Classes = maps.Clone(c.Classes)
+	delete(c.Classes, "bulk")
+	c.Service = nil
+	c.Others.Floor = traffic.Amount{Rate: 60e6}
+	writes := net.Writes
+	revise(&c)
+	_, after := net.Of("eth0")
+	for minor, was := range before {
+		if is, ok := after[minor]; ok != (was.Prio != 7) || ok && is != was {
+			t.Errorf("class %x: %v, was %v", minor, is, was)
+		}
+	}
+	if net.Writes != writes+1 {
+		t.Errorf("%d writes for the removal of a class", net.Writes-writes)
+	}
+	revise(nil)
+	if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
+		t.Errorf("without: %v, marks %v", root, h.marks(net))
+	}
+	n.Close()
+}
+
+// After any sequence of placing, changing and releasing, each workload has the mark of its
+// class and nobody else one, and nothing is left to do.
+func TestNetClassProperties(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for seed := range uint64(10) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		h, net := netHost(t, []string{"v2", "hybrid"}[seed%2])
+		n := h.open()
+		pids := map[string]int{"a": 9000100, "b": 9000101, "c": 9000102}
+		for range 20 {
+			id := []string{"a", "b", "c"}[rng.IntN(3)]
+			s := spec(id, []place.Class{place.LS, place.BE}[rng.IntN(2)], 100, pids[id])
+			s.SetClass(NetClass, []string{"first", "bulk", "none", ""}[rng.IntN(4)])
+			var err error
+			switch rng.IntN(3) {
+			case 0:
+				_, err = n.Place(ctx, s)
+			case 1:
+				s.PID = 0
+				_, err = n.Resize(ctx, s)
+			case 2:
+				err = n.Release(ctx, id, Keep)
+			}
+			var step *kernel.StepError
+			if errors.As(err, &step) {
+				t.Fatalf("refused by the kernel: %v", err)
+			}
+			all, err := n.List(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			marks, classed := h.marks(net), 0
+			for i := range all {
+				name := h.opt.Classes.ClassOf(NetClass, &all[i].Spec)
+				if name == "" {
+					continue
+				}
+				classed++
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(marks)), func(dir string) bool {
+					return strings.TrimPrefix(path.Base(dir), netGroup) == all[i].ID()
+				}) {
+					t.Fatalf("seed %d: %s has class %s, marks %v", seed, all[i].ID(), name, marks)
+				}
+			}
+			if root, _ := net.Of("eth0"); len(marks) != classed || (root.Kind == "htb") != (classed > 0) {
+				t.Fatalf("seed %d: %d workloads with a class, root %v, marks %v", seed, classed, root, marks)
+			}
+			writes := net.Writes
+			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 || net.Writes != writes {
+				t.Fatalf("seed %d: left to do: %v, %v, %d writes", seed, repairs, err, net.Writes-writes)
+			}
+		}
+	}
+}

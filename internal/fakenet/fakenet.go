@@ -1,0 +1,211 @@
+// Package fakenet plays, for tests, the network devices of a host with their queueing
+// disciplines, and the programs of control groups that mark packets.
+package fakenet
+
+import (
+	"io/fs"
+	"sync"
+	"syscall"
+
+	"berth.dev/berth/kernel/traffic"
+)
+
+// Network is a traffic.Calls. It refuses what the kernel refuses.
+type Network struct {
+	mu      sync.Mutex
+	groups  fs.FS
+	devices map[string]*device
+	marks   map[string]marked // by group
+	// Writes counts what was changed.
+	Writes int
+}
+
+type device struct {
+	index       int
+	normal, now traffic.Qdisc
+	classes     map[uint16]traffic.Class
+}
+
+type marked struct {
+	inode uint64
+	minor uint16
+}
+
+const (
+	root   = 0x6be70000 // the handle of Berth's discipline
+	parent = 1          // the minor of the class that the others are in
+)
+
+// New returns a network with devices that have the kernel's default discipline, and marks of
+// the control groups of a tree.
+func New(groups fs.FS, devices ...string) *Network {
+	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}}
+	for _, name := range devices {
+		n.Plug(name)
+	}
+	return n
+}
+
+// Plug makes a device be there, or anew.
+func (n *Network) Plug(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := traffic.Qdisc{Kind: "pfifo_fast"}
+	n.devices[name] = &device{index: len(n.devices) + 1, normal: q, now: q}
+}
+
+// Unplug removes a device.
+func (n *Network) Unplug(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.devices, name)
+}
+
+// Put has another program change the root of a device; the zero Qdisc removes what is there.
+func (n *Network) Put(name string, q traffic.Qdisc) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d := n.devices[name]
+	if q == (traffic.Qdisc{}) {
+		q = d.normal
+	}
+	d.now, d.classes = q, nil
+}
+
+// Of returns the root of a device and its classes, as they are now.
+func (n *Network) Of(name string) (root traffic.Qdisc, classes map[uint16]traffic.Class) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d := n.devices[name]
+	return d.now, d.classes
+}
+
+// Devices implements traffic.Calls.
+func (n *Network) Devices() (map[string]int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := map[string]int{}
+	for name, d := range n.devices {
+		all[name] = d.index
+	}
+	return all, nil
+}
+
+func (n *Network) at(index int, do func(*device) error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range n.devices {
+		if d.index == index {
+			return do(d)
+		}
+	}
+	return syscall.ENODEV
+}
+
+func (n *Network) change(index int, do func(*device) error) error {
+	return n.at(index, func(d *device) error {
+		err := do(d)
+		if err == nil {
+			n.Writes++
+		}
+		return err
+	})
+}
+
+// Root implements traffic.Calls.
+func (n *Network) Root(index int) (q traffic.Qdisc, err error) {
+	err = n.at(index, func(d *device) error { q = d.now; return nil })
+	return q, err
+}
+
+// AddRoot implements traffic.Calls.
+func (n *Network) AddRoot(index int) error {
+	return n.change(index, func(d *device) error {
+		if d.now.Handle != 0 {
+			return syscall.EEXIST
+		}
+		d.now, d.classes = traffic.Qdisc{Kind: "htb", Handle: root}, map[uint16]traffic.Class{}
+		return nil
+	})
+}
+
+// RemoveRoot implements traffic.Calls.
+func (n *Network) RemoveRoot(index int) error {
+	return n.change(index, func(d *device) error {
+		if d.now.Handle != root {
+			return syscall.EINVAL
+		}
+		d.now, d.classes = d.normal, nil
+		return nil
+	})
+}
+
+// Classes implements traffic.Calls.
+func (n *Network) Classes(index int) (all map[uint16]traffic.Class, err error) {
+	all = map[uint16]traffic.Class{}
+	err = n.at(index, func(d *device) error {
+		for minor, c := range d.classes {
+			all[minor] = c
+		}
+		return nil
+	})
+	return all, err
+}
+
+// SetClass implements traffic.Calls.
+func (n *Network) SetClass(index int, minor uint16, c traffic.Class) error {
+	return n.change(index, func(d *device) error {
+		if _, ok := d.classes[parent]; c.Rate == 0 || minor == 0 || d.classes == nil || !ok && minor != parent {
+			return syscall.EINVAL
+		}
+		d.classes[minor] = c
+		return nil
+	})
+}
+
+// RemoveClass implements traffic.Calls.
+func (n *Network) RemoveClass(index int, minor uint16) error {
+	return n.change(index, func(d *device) error {
+		if minor == parent {
+			return syscall.EBUSY
+		}
+		delete(d.classes, minor)
+		return nil
+	})
+}
+
+// inode tells a group from another one of its name.
+func (n *Network) inode(group string) (uint64, error) {
+	info, err := fs.Stat(n.groups, group)
+	if err != nil {
+		return 0, err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Ino, nil
+	}
+	return 0, nil
+}
+
+// Mark implements traffic.Calls.
+func (n *Network) Mark(group string) (uint16, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if m := n.marks[group]; err == nil && m.inode == inode {
+		return m.minor, nil
+	}
+	return 0, err
+}
+
+// SetMark implements traffic.Calls.
+func (n *Network) SetMark(group string, minor uint16) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if err != nil {
+		return err
+	}
+	n.marks[group] = marked{inode, minor}
+	n.Writes++
+	return nil
+}

@@ -1,0 +1,230 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/internal/strictyaml"
+)
+
+// Config says which network classes there are to be, and on which devices.
+type Config struct {
+	// Devices are the network devices to divide, by name (eth0); the others are left alone.
+	Devices map[string]LinkConfig `json:"devices"`
+	// Classes are what workloads may send, by name.
+	Classes map[string]Share `json:"classes"`
+	// Others is what all may send that have no class. Default: the floor that those of the
+	// classes leave, and priority 4.
+	Others Share `json:"others,omitzero"`
+	// Service are the classes that workloads of a class of service have (LSE, LSR, LS, BE,
+	// SYSTEM) unless they ask for another. Default: none.
+	Service map[string]string `json:"service,omitempty"`
+}
+
+// LinkConfig is a network device.
+type LinkConfig struct {
+	// Rate is what may be sent in all, as in 950Mbit. Default: 95 % of the speed that the
+	// device tells, so that what waits waits here and not in the device.
+	Rate Rate `json:"rate,omitzero"`
+}
+
+// ofSpeed is the default rate, in percent of the speed.
+const ofSpeed = 95
+
+// Share is what a class may send on each device.
+type Share struct {
+	// Floor is what it can always have, as in 100Mbit, or 10% of the device's rate. Default: none.
+	Floor Amount `json:"floor,omitzero"`
+	// Ceiling is what it may have at most. Default: the device's rate.
+	Ceiling Amount `json:"ceiling,omitzero"`
+	// Priority says who gets first what the floors leave, from 1 (first) to 8. Default: 4.
+	Priority int `json:"priority,omitempty"`
+}
+
+// Others is the name of what all without a class have.
+const Others = "others"
+
+const defaultPriority = 4
+
+// Rate is a number of bits per second.
+type Rate uint64
+
+// rateUnits are those of tc(8), the greatest first.
+var rateUnits = []struct {
+	suffix string
+	by     uint64
+}{{"Tbit", 1e12}, {"Gbit", 1e9}, {"Mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}}
+
+// Least and most of a rate. HTB counts nanoseconds of a byte.
+const leastRate, mostRate Rate = 8 * noFloor, 10e12
+
+// UnmarshalText reads 100Mbit or 2.5Gbit.
+func (r *Rate) UnmarshalText(text []byte) error {
+	for _, u := range rateUnits {
+		number, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if rate := n * float64(u.by); err == nil && rate >= float64(leastRate) && rate <= float64(mostRate) {
+			*r = Rate(rate)
+			return nil
+		}
+		break
+	}
+	return fmt.Errorf("%q is no rate from %s to %s, such as 100Mbit or 2.5Gbit", text, leastRate, mostRate)
+}
+
+// String writes what UnmarshalText reads, rounded to three digits after the point.
+func (r Rate) String() string {
+	for _, u := range rateUnits {
+		if uint64(r) >= u.by {
+			text := strconv.FormatFloat(float64(r)/float64(u.by), 'f', 3, 64)
+			return strings.TrimRight(strings.TrimRight(text, "0"), ".") + u.suffix
+		}
+	}
+	return "0bit"
+}
+
+// MarshalText writes the text of String.
+func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+func (r Rate) bytes() uint64   { return uint64(r) / 8 }
+func rateOf(bytes uint64) Rate { return Rate(8 * bytes) }
+
+// Amount is a rate, or a part of that of a device.
+type Amount struct {
+	Rate    Rate
+	Percent float64
+}
+
+func (a Amount) none() bool { return a == Amount{} }
+
+// UnmarshalText reads a Rate, or 10%.
+func (a *Amount) UnmarshalText(text []byte) error {
+	number, ok := strings.CutSuffix(string(text), "%")
+	if !ok {
+		*a = Amount{}
+		return a.Rate.UnmarshalText(text)
+	}
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(n > 0 && n <= 100) {
+		return fmt.Errorf("%q is not above 0%% and up to 100%%", text)
+	}
+	*a = Amount{Percent: n}
+	return nil
+}
+
+// String writes what UnmarshalText reads.
+func (a Amount) String() string {
+	if a.Percent > 0 {
+		return strconv.FormatFloat(a.Percent, 'g', -1, 64) + "%"
+	}
+	return a.Rate.String()
+}
+
+// MarshalText writes the text of String.
+func (a Amount) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// bytes per second of a link of as many.
+func (a Amount) bytes(link uint64) uint64 {
+	if a.Percent > 0 {
+		return uint64(a.Percent / 100 * float64(link))
+	}
+	return a.Rate.bytes()
+}
+
+// on is what a share comes to on a link of so many bytes per second.
+func (s Share) on(link uint64) (Class, error) {
+	c := Class{Rate: noFloor, Ceil: link, Prio: defaultPriority - 1}
+	if !s.Floor.none() {
+		c.Rate = max(s.Floor.bytes(link), noFloor)
+	}
+	if !s.Ceiling.none() {
+		c.Ceil = min(max(s.Ceiling.bytes(link), noFloor), link)
+	}
+	if s.Priority > 0 {
+		c.Prio = uint32(s.Priority - 1)
+	}
+	switch {
+	case c.Rate > link:
+		return c, fmt.Errorf("the floor, %s, is more than the link's %s", rateOf(c.Rate), rateOf(link))
+	case c.Rate > c.Ceil:
+		return c, fmt.Errorf("the floor, %s, is above the ceiling, %s", rateOf(c.Rate), rateOf(c.Ceil))
+	}
+	return c, nil
+}
+
+// Names returns the classes, sorted.
+func (c *Config) Names() []string {
+	if c == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(c.Classes))
+}
+
+// Links are the devices.
+func (c *Config) Links() map[string]LinkConfig {
+	if c == nil {
+		return nil
+	}
+	return c.Devices
+}
+
+// Has reports whether there is a class of the name.
+func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name) }
+
+// OfService returns the class of workloads of a class of service that ask for none; "" is none.
+func (c *Config) OfService(class string) string { return c.Service[class] }
+
+var (
+	className  = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
+	deviceName = regexp.MustCompile(`^[^\s/:]{1,15}$`) // dev_valid_name in net/core/dev.c
+)
+
+// Validate reports all that is wrong on any host, joined, each as strictyaml.Error with its
+// field.
+func (c *Config) Validate() error {
+	var errs []error
+	want := func(ok bool, field, form string, args ...any) {
+		if !ok {
+			errs = append(errs, &strictyaml.Error{Field: field, Err: fmt.Errorf(form, args...)})
+		}
+	}
+	want(len(c.Devices) > 0, "devices", "there are none: name those to divide, as in eth0: {}")
+	for _, name := range slices.Sorted(maps.Keys(c.Devices)) {
+		want(deviceName.MatchString(name) && name != "." && name != "..", "devices."+name, "%q is not the name of a network device", name)
+	}
+	want(len(c.Classes) > 0, "classes", "there are none")
+	sum := c.Others.Floor.Percent
+	for _, name := range c.Names() {
+		at, s := "classes."+name, c.Classes[name]
+		want(className.MatchString(name) && name != "none" && name != Others, at, "%q is not a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first; none is no class, and others what all without have", name)
+		want(s != Share{}, at, "it says nothing: floor, ceiling or priority")
+		s.validate(at, want)
+		sum += s.Floor.Percent
+	}
+	c.Others.validate("others", want)
+	want(sum <= 100, "classes", "the floors add up to %g%% of a link: lower some", sum)
+	for _, service := range slices.Sorted(maps.Keys(c.Service)) {
+		at, name := "service."+service, c.Service[service]
+		want(slices.Contains([]string{"LSE", "LSR", "LS", "BE", "SYSTEM"}, service), at, "%q is no class of service: LSE, LSR, LS, BE or SYSTEM", service)
+		want(c.Has(name), at, "there is no class %q%s", name, strictyaml.Nearest(name, c.Names()))
+	}
+	return errors.Join(errs...)
+}
+
+func (s Share) validate(at string, want func(ok bool, field, form string, args ...any)) {
+	want(s.Priority >= 0 && s.Priority <= 8, at+".priority", "%d is not 1 (first) to 8", s.Priority)
+	for field, rate := range map[string]Rate{"floor": s.Floor.Rate, "ceiling": s.Ceiling.Rate} {
+		want(rate == 0 || rate >= leastRate && rate <= mostRate, at+"."+field, "%s is not %s to %s", rate, leastRate, mostRate)
+	}
+	if f, c := s.Floor, s.Ceiling; !f.none() && !c.none() && (f.Rate > 0) == (c.Rate > 0) {
+		want(f.Rate <= c.Rate && f.Percent <= c.Percent, at+".ceiling", "%s is below the floor, %s", c, f)
+	}
+}

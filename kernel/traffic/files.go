@@ -1,0 +1,297 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"berth.dev/berth/kernel"
+)
+
+// The files under Over.
+const (
+	dir      = "sys/net"
+	rootFile = "root"
+	htbDir   = "htb"
+	markFile = "berth.net_class"
+)
+
+// MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
+func MarkFile(group string) string { return path.Join(group, markFile) }
+
+// Unmark is the step after which the packets of a control group are of no class.
+func Unmark(group string) kernel.Step {
+	return kernel.Step{Path: MarkFile(group), Value: none, Why: "no network class"}
+}
+
+// IsMark reports whether a file is a MarkFile.
+func IsMark(name string) bool { return path.Base(name) == markFile }
+
+// Calls are what the files stand for. A device is known by its index.
+type Calls interface {
+	Devices() (map[string]int, error) // by name
+	Root(index int) (Qdisc, error)
+	AddRoot(index int) error // Berth's discipline, with no class
+	RemoveRoot(index int) error
+	Classes(index int) (map[uint16]Class, error)
+	SetClass(index int, minor uint16, c Class) error
+	RemoveClass(index int, minor uint16) error
+	// Mark returns of which class the packets of a control group are, 0 if of none of Berth's.
+	Mark(group string) (minor uint16, err error)
+	SetMark(group string, minor uint16) error
+}
+
+// Over returns a root that has, beside the kernel's own files:
+//
+//	sys/net/DEVICE/root               "pfifo_fast 0:", the root discipline; only to read
+//	sys/net/DEVICE/htb                the directory that stands for Berth's: making it adds HTB
+//	                                  at the root, removing it brings back the kernel's default
+//	sys/net/DEVICE/htb/4f21           "rate 1250000 ceil 12500000 prio 7", a class, or none
+//	CGROUP/berth.net_class            "6be7:4f21", of which class packets are, or none
+//
+// Only the live host has any.
+func Over(root *kernel.Root) *kernel.Root {
+	if !root.IsLive() {
+		return root
+	}
+	return Lay(root, systemCalls{})
+}
+
+// Lay is Over with given calls, for a test that plays the network.
+func Lay(root *kernel.Root, calls Calls) *kernel.Root {
+	return root.Lay(&files{root.FS(), calls})
+}
+
+// files are the kernel.Overlay.
+type files struct {
+	fsys  fs.FS // of the root below
+	calls Calls
+}
+
+// name is what the name of a file says.
+type name struct {
+	device, file string // "", "root", "htb" or "htb/4f21"
+}
+
+// parse splits a name below dir.
+func parse(of string) (n name, ok bool) {
+	rest, ok := strings.CutPrefix(of, dir)
+	if !ok || rest != "" && rest[0] != '/' {
+		return n, false
+	}
+	n.device, n.file, _ = strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	return n, true
+}
+
+// minor is that of a class's file.
+func (n name) minor() (uint16, bool) {
+	hex, ok := strings.CutPrefix(n.file, htbDir+"/")
+	m, err := strconv.ParseUint(hex, 16, 16)
+	return uint16(m), ok && err == nil && len(hex) == 4
+}
+
+// Has implements kernel.Overlay.
+func (*files) Has(of string) bool {
+	_, ok := parse(of)
+	return ok || IsMark(of)
+}
+
+// index is that of a name's device.
+func (f *files) index(n name) (int, error) {
+	devices, err := f.calls.Devices()
+	index, ok := devices[n.device]
+	if err == nil && !ok {
+		err = fs.ErrNotExist
+	}
+	return index, err
+}
+
+// own is the index of a device that has Berth's discipline.
+func (f *files) own(n name) (int, error) {
+	index, err := f.index(n)
+	if err != nil {
+		return 0, err
+	}
+	q, err := f.calls.Root(index)
+	if err == nil && !q.ours() {
+		err = fs.ErrNotExist
+	}
+	return index, err
+}
+
+// Stat implements kernel.Overlay. The index of a device is its inode: one that is made anew
+// under the same name has another.
+func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
+	if IsMark(of) {
+		info, err := fs.Stat(f.fsys, path.Dir(of))
+		if err != nil {
+			return 0, false, err
+		}
+		stat, _ := info.Sys().(*syscall.Stat_t)
+		if stat != nil {
+			inode = stat.Ino
+		}
+		return inode, false, nil
+	}
+	n, _ := parse(of)
+	if n.device == "" {
+		return 0, true, nil
+	}
+	find := f.index
+	_, isClass := n.minor()
+	if n.file == htbDir || isClass {
+		find = f.own
+	} else if n.file != "" && n.file != rootFile {
+		return 0, false, fs.ErrNotExist
+	}
+	index, err := find(n)
+	return uint64(index), n.file == "" || n.file == htbDir, err
+}
+
+// Read implements kernel.Overlay.
+func (f *files) Read(of string) (string, error) {
+	if IsMark(of) {
+		minor, err := f.calls.Mark(path.Dir(of))
+		if err != nil || minor == 0 {
+			return none, err
+		}
+		return mark(minor), nil
+	}
+	n, _ := parse(of)
+	minor, isClass := n.minor()
+	switch {
+	case n.file == rootFile:
+		index, err := f.index(n)
+		if err != nil {
+			return "", err
+		}
+		q, err := f.calls.Root(index)
+		return q.String(), err
+	case isClass:
+		index, err := f.own(n)
+		if err != nil {
+			return "", err
+		}
+		classes, err := f.calls.Classes(index)
+		if c, ok := classes[minor]; ok {
+			return c.String(), err
+		}
+		return none, err
+	}
+	return "", fs.ErrNotExist
+}
+
+// Write implements kernel.Overlay.
+func (f *files) Write(of, text string) error {
+	if IsMark(of) {
+		minor, err := parseMark(text)
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
+		}
+		return f.calls.SetMark(path.Dir(of), minor)
+	}
+	n, _ := parse(of)
+	minor, isClass := n.minor()
+	if !isClass {
+		return syscall.EACCES
+	}
+	c, err := parseClass(text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, syscall.EINVAL)
+	}
+	index, err := f.own(n)
+	switch {
+	case err != nil:
+		return err
+	case c == Class{}:
+		return f.calls.RemoveClass(index, minor)
+	}
+	return f.calls.SetClass(index, minor, c)
+}
+
+// List implements kernel.OverlayDirs.
+func (f *files) List(of string) (names []string, err error) {
+	n, _ := parse(of)
+	switch n.file {
+	case htbDir:
+		index, err := f.own(n)
+		if err != nil {
+			return nil, err
+		}
+		classes, err := f.calls.Classes(index)
+		for minor := range classes {
+			names = append(names, fmt.Sprintf("%04x", minor))
+		}
+		slices.Sort(names)
+		return names, err
+	case "":
+		devices, err := f.calls.Devices()
+		if n.device == "" {
+			return slices.Sorted(maps.Keys(devices)), err
+		}
+		if _, err := f.index(n); err != nil {
+			return nil, err
+		}
+		return []string{htbDir, rootFile}, nil // Stat tells whether it is there
+	}
+	return nil, fs.ErrNotExist
+}
+
+// Mkdir implements kernel.OverlayDirs: it adds Berth's discipline, unless somebody else's is
+// there.
+func (f *files) Mkdir(of string) error {
+	n, _ := parse(of)
+	if n.file != htbDir {
+		return syscall.EPERM
+	}
+	index, err := f.index(n)
+	if err != nil {
+		return err
+	}
+	q, err := f.calls.Root(index)
+	switch {
+	case err != nil:
+		return err
+	case q.ours():
+		return syscall.EEXIST
+	case q.Handle != 0:
+		return fmt.Errorf("%s has a root queueing discipline of somebody else's, %q: %w", n.device, q, syscall.EBUSY)
+	}
+	return f.calls.AddRoot(index)
+}
+
+// Rmdir implements kernel.OverlayDirs: the kernel puts its default in the place of Berth's.
+func (f *files) Rmdir(of string) error {
+	n, _ := parse(of)
+	if n.file != htbDir {
+		return syscall.EPERM
+	}
+	index, err := f.own(n)
+	if err != nil {
+		return err
+	}
+	if err := f.calls.RemoveRoot(index); err != nil {
+		return err
+	}
+	q, err := f.calls.Root(index)
+	if err == nil && q.Handle != 0 {
+		err = errors.New("its root is not the kernel's default, but " + q.String())
+	}
+	return err
+}
+
+// DeviceOf returns the device of a directory or file that stands for Berth's discipline; "" of
+// any other.
+func DeviceOf(of string) string {
+	n, ok := parse(of)
+	if _, isClass := n.minor(); ok && (n.file == htbDir || isClass) {
+		return n.device
+	}
+	return ""
+}

@@ -1,0 +1,110 @@
+package traffic
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is written of a class is read back, rates that do not fit in 32 bits included.
+func TestClassOptions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []Class{{1000, 1000, 0}, {12_500_000, 125_000_000, 7}, {1<<32 - 1, 1 << 32, 3}, {5e9, 12.5e9, 1}} {
+		m, err := parseMessage(message{index: 3, handle: major<<16 | 7, parent: major << 16, kind: "htb", options: c.options()}.bytes())
+		if err != nil || m.index != 3 || m.handle != major<<16|7 || m.parent != major<<16 || m.kind != "htb" {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if got, err := parseHTB(m.options); err != nil || got != c {
+			t.Errorf("%v is read as %v, %v", c, got, err)
+		}
+		if text, err := parseClass(c.String()); err != nil || text != c {
+			t.Errorf("%q is read as %v, %v", c, text, err)
+		}
+	}
+}
+
+func TestBadClassTexts(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "rate 0 ceil 0 prio 0", "rate 9 ceil 8 prio 0", "rate 8 ceil 9 prio 8", "rate 8 ceil 9 prio 0 x", "rate +8 ceil 9 prio 0", "rate 8 ceil 9", "nothing"} {
+		if c, err := parseClass(text); err == nil {
+			t.Errorf("%q is %v", text, c)
+		}
+	}
+	for _, text := range []string{"", "1:2", "6be7:0", "6be7:0000", "6be7:10000", "6be7:10", "6be7:4F21", "6be7:"} {
+		if minor, err := parseMark(text); err == nil {
+			t.Errorf("%q is %x", text, minor)
+		}
+	}
+	if minor, err := parseMark(mark(0x4f21) + "\n"); err != nil || minor != 0x4f21 {
+		t.Errorf("%x, %v", minor, err)
+	}
+}
+
+// answer is a netlink message of the kernel.
+func answer(kind, flags uint16, body []byte) []byte {
+	b := order.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
+	b = order.AppendUint16(b, kind)
+	b = order.AppendUint16(b, flags)
+	b = append(b, make([]byte, 8)...)
+	return append(b, body...)
+}
+
+// The kernel's reason is told, if it gives one.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	request := answer(unix.RTM_NEWQDISC, 0, message{index: 2, kind: "htb"}.bytes())
+	code := order.AppendUint32(nil, uint32(1<<32-int64(syscall.EEXIST)))
+	text := attribute(nil, extAckText, []byte("Exclusivity flag on, cannot modify\x00"))
+	for flags, body := range map[uint16][]byte{
+		unix.NLM_F_ACK_TLVS:                     slices.Concat(code, request, text),
+		unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED: slices.Concat(code, request[:unix.SizeofNlMsghdr], text),
+	} {
+		done, err := receive(answer(unix.NLMSG_ERROR, flags, body), nil)
+		if !done || !errors.Is(err, syscall.EEXIST) || !strings.HasSuffix(err.Error(), ": Exclusivity flag on, cannot modify") {
+			t.Errorf("flags %x: %v, %v", flags, done, err)
+		}
+	}
+	if done, err := receive(answer(unix.NLMSG_ERROR, 0, append(make([]byte, 4), request[:unix.SizeofNlMsghdr]...)), nil); !done || err != nil {
+		t.Errorf("acknowledged: %v, %v", done, err)
+	}
+}
+
+func FuzzReceive(f *testing.F) {
+	c := Class{1000, 5e9, 7}
+	f.Add(answer(unix.RTM_NEWTCLASS, 0, message{index: 1, handle: major << 16, kind: "htb", options: c.options()}.bytes()))
+	f.Add(answer(unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, make([]byte, 40)))
+	f.Add(answer(unix.NLMSG_DONE, 0, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = receive(b, func(m message) { _, _ = parseHTB(m.options) })
+	})
+}
+
+// A class keeps its number whatever others there are, unless two meet.
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for i := range 2000 {
+		names = append(names, "class-"+strings.Repeat("x", i%7)+string(rune('a'+i%26))+string(rune('a'+i/26%26))+string(rune('a'+i/676)))
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	all, taken := idsOf(names), map[uint16]bool{}
+	for name, id := range all {
+		if taken[id] || id < firstMinor || id > lastMinor {
+			t.Errorf("%s has %x, which is taken or out of range", name, id)
+		}
+		taken[id] = true
+	}
+	moved := 0
+	for name, id := range idsOf(names[:len(names)-1]) {
+		if all[name] != id {
+			moved++
+		}
+	}
+	if moved > 1 {
+		t.Errorf("one class less gives %d others another number", moved)
+	}
+}

@@ -1,0 +1,362 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+)
+
+// The roles of processes of this test binary.
+const (
+	roleEnv  = "BERTH_TEST_TRAFFIC"
+	testRole = "test" // the test itself, in a network namespace of its own
+	sinkRole = "sink" // takes what is sent to two ports, in another one
+	sendRole = "send" // sends to an address from a control group, as much as it can
+)
+
+func TestMain(m *testing.M) {
+	switch role, arg, _ := strings.Cut(os.Getenv(roleEnv), " "); role {
+	case sinkRole:
+		sink()
+	case sendRole:
+		group, address, _ := strings.Cut(arg, " ")
+		send(group, address)
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// self is this test binary in a role, in a network namespace of its own if it is to have one.
+func self(ctx context.Context, role string, namespace bool, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if namespace {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET
+	}
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func ip(args string) error {
+	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("ip %s: %w: %s", args, err, out)
+	}
+	return err
+}
+
+const port = 7400
+
+// sink tells on standard output how many bytes came to each port when it reads a line.
+func sink() {
+	fmt.Println("made")
+	_, _ = fmt.Scanln() // the link is there
+	must(ip("addr add 10.99.0.2/24 dev veth1"))
+	must(ip("link set veth1 up"))
+	var counts [2]atomic.Int64
+	for i := range counts {
+		l, err := net.Listen("tcp4", fmt.Sprintf("10.99.0.2:%d", port+i))
+		must(err)
+		go func() {
+			c, err := l.Accept()
+			must(err)
+			b := make([]byte, 256<<10)
+			for {
+				n, err := c.Read(b)
+				if counts[i].Add(int64(n)); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	fmt.Println("listens")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		fmt.Println(counts[0].Load(), counts[1].Load(), time.Now().UnixNano())
+	}
+}
+
+func send(group, address string) {
+	must(os.WriteFile("/"+group+"/cgroup.procs", []byte("0"), 0))
+	c, err := net.Dial("tcp4", address)
+	must(err)
+	fmt.Println("sends")
+	b := make([]byte, 64<<10)
+	for {
+		_, err := c.Write(b)
+		must(err)
+	}
+}
+
+// TestReal has the kernel divide a link of a network namespace between processes of two
+// control groups, which it makes and removes.
+func TestReal(t *testing.T) {
+	if os.Getenv(roleEnv) == testRole {
+		testReal(t)
+		return
+	}
+	if os.Geteuid() != 0 || testing.Short() {
+		t.Skip("network namespaces need root, and this is not a short run")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("no ip, with which the test makes its devices")
+	}
+	t.Parallel()
+	fakekernel.LockHost(t, fakekernel.Shared)
+	cmd := self(t.Context(), testRole, true, "-test.run=^TestReal$", "-test.v")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	switch {
+	case errors.Is(err, syscall.EPERM):
+		t.Skip("no network namespaces: ", err)
+	case err != nil:
+		t.Errorf("%v\n%s", err, &out)
+	case strings.Contains(out.String(), "--- SKIP"):
+		t.Skip(out.String())
+	}
+	t.Log(out.String())
+}
+
+// bed is a device, veth0, that leads to a sink.
+type bed struct {
+	*testing.T
+	root   *kernel.Root
+	sink   *exec.Cmd
+	in     io.Writer
+	out    *bufio.Scanner
+	groups []string // of cgroup v2
+}
+
+func newBed(t *testing.T) *bed {
+	root, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{T: t, root: Over(root)}
+	text, err := fs.ReadFile(root.FS(), "proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := kernel.ParseMounts(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(mounts, func(m kernel.Mount) bool { return m.Type == "cgroup2" && !m.ReadOnly })
+	if at < 0 {
+		t.Skip("no cgroup v2")
+	}
+	for i := range 2 {
+		group := fmt.Sprintf("%s/berth-traffic-%d-%d", mounts[at].Dir, os.Getpid(), i)
+		if err := root.Mkdir(group); err != nil {
+			t.Skip(err)
+		}
+		t.Cleanup(func() {
+			for range 100 { // the senders end
+				if err = root.Rmdir(group); err == nil {
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			t.Error(err)
+		})
+		b.groups = append(b.groups, group)
+	}
+	b.sink = self(t.Context(), sinkRole, true)
+	in, err := b.sink.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.in, b.out = in, b.start(b.sink)
+	for _, args := range []string{
+		fmt.Sprintf("link add veth0 type veth peer name veth1 netns %d", b.sink.Process.Pid), "addr add 10.99.0.1/24 dev veth0", "link set veth0 up",
+	} {
+		if err := ip(args); err != nil {
+			t.Skip(err)
+		}
+	}
+	b.tell()
+	return b
+}
+
+// start starts a process, and reads its first line.
+func (b *bed) start(cmd *exec.Cmd) *bufio.Scanner {
+	b.Helper()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		b.Fatal("the process ended")
+	}
+	return lines
+}
+
+// tell has the sink say something.
+func (b *bed) tell() string {
+	b.Helper()
+	if _, err := fmt.Fprintln(b.in); err != nil || !b.out.Scan() {
+		b.Fatal("the sink ended: ", err)
+	}
+	return b.out.Text()
+}
+
+// rates is what came to each port, in bits per second of payload, over a while.
+func (b *bed) rates(over time.Duration) (rates [2]float64) {
+	b.Helper()
+	var was, is [3]float64
+	for i, at := range []*[3]float64{&was, &is} {
+		if _, err := fmt.Sscan(b.tell(), &at[0], &at[1], &at[2]); err != nil {
+			b.Fatal(err)
+		}
+		if i == 0 {
+			time.Sleep(over)
+		}
+	}
+	for i := range rates {
+		rates[i] = 8e9 * (is[i] - was[i]) / (is[2] - was[2])
+	}
+	return rates
+}
+
+func (b *bed) text(name string) string {
+	b.Helper()
+	text, err := fs.ReadFile(b.root.FS(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func testReal(t *testing.T) {
+	b := newBed(t)
+	if got := b.text("sys/net/veth0/root"); got != "noqueue 0:" {
+		t.Fatalf("root %q", got)
+	}
+	c := &Config{
+		Devices: map[string]LinkConfig{"veth0": {Rate: 100e6}},
+		Classes: map[string]Share{"first": {Floor: Amount{Percent: 10}, Priority: 1}, "bulk": {Floor: Amount{Percent: 20}, Ceiling: Amount{Percent: 50}, Priority: 8}},
+	}
+	layout := b.layout(c)
+	log, err := kernel.CreateUndoLog(b.root, t.TempDir()+"/log", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := layout.Plan()
+	for i, class := range []string{"bulk", "first"} {
+		plan = append(plan, kernel.Step{Path: MarkFile(b.groups[i]), Value: layout.MarkOf(class)})
+	}
+	undo, err := kernel.Apply(b.root, plan, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan := b.layout(c).Plan(); len(plan) > 0 {
+		t.Errorf("applied, and there is left to do:\n%s", plan)
+	}
+	for i, group := range b.groups {
+		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, group, port+i), false))
+		for try := 1; ; try++ {
+			time.Sleep(200 * time.Millisecond) // the burst, and TCP finds its pace
+			got := b.rates(500 * time.Millisecond)
+			t.Logf("bulk %.1f Mbit/s, first %.1f Mbit/s", got[0]/1e6, got[1]/1e6)
+			if got[0] > 55e6 || got[0]+got[1] > 110e6 {
+				t.Errorf("bulk has %.1f Mbit/s of a ceiling of 50, both have %.1f of 100", got[0]/1e6, (got[0]+got[1])/1e6)
+			}
+			// A sender that does not get the CPU leaves more to the other one for a while.
+			part, low, high := got[0]/50e6, 0.85, 1.1
+			if i == 1 {
+				part, low, high = got[0]/(got[0]+got[1]), 0.17, 0.24
+			}
+			if part > low && part < high {
+				break
+			}
+			if try == 6 {
+				t.Fatalf("with %d senders bulk has %.2f, wants %.2f to %.2f", i+1, part, low, high)
+			}
+		}
+	}
+	// Another program removes the discipline: there is all to do again.
+	if err := b.root.Rmdir("sys/net/veth0/htb"); err != nil {
+		t.Fatal(err)
+	}
+	if plan := b.layout(c).Plan(); len(plan) != 5 || plan[0].Op != kernel.Mkdir {
+		t.Errorf("without the discipline:\n%s", plan)
+	} else if _, err := kernel.Apply(b.root, plan, log); err != nil {
+		t.Error(err)
+	}
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	if got := b.text("sys/net/veth0/root"); got != "noqueue 0:" {
+		t.Errorf("undone: root %q", got)
+	}
+	for _, group := range b.groups {
+		if got := b.text(MarkFile(group)); got != none {
+			t.Errorf("undone: %s", got)
+		}
+	}
+	if log.Has(func(kernel.Step) bool { return true }) {
+		t.Errorf("undone: the log has %v", log.Notes())
+	}
+	// What somebody else puts there is not replaced, by the kernel neither.
+	veth0, err := net.InterfaceByName("veth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, message{index: veth0.Index, handle: 1 << 16, parent: handleRoot, kind: "pfifo"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := (systemCalls{}).AddRoot(veth0.Index); !errors.Is(err, syscall.EEXIST) {
+		t.Errorf("beside a discipline of somebody else: %v", err)
+	}
+	if h, err := Read(b.root.FS()); err != nil {
+		t.Error(err)
+	} else if _, err := c.Layout(h); err == nil || !strings.Contains(err.Error(), `"pfifo 1:", which is not replaced`) {
+		t.Errorf("beside a discipline of somebody else: %v", err)
+	}
+}
+
+func (b *bed) layout(c *Config) *Layout {
+	b.Helper()
+	h, err := Read(b.root.FS())
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := c.Layout(h)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return l
+}

@@ -1,0 +1,322 @@
+// Package traffic has network classes: what workloads may send through network devices. A
+// device has a queueing discipline of Berth's, HTB, with a class for the link, one for each
+// network class, and one for everybody else (tc-htb(8)). A program of a control group on
+// cgroup v2 gives packets the number of their class. What a configuration comes to on a host
+// is a kernel.Plan on files that stand for all of this (Over).
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+)
+
+// major is that of the handle of Berth's discipline: kernels number their own from 0x8000 on.
+const major = 0x6be7
+
+// Minors of the classes that are always there; those of network classes are from first to last.
+const (
+	linkMinor   = 1
+	othersMinor = 2
+	firstMinor  = 0x10
+	lastMinor   = 0xffef
+)
+
+// Class is a class of HTB: bytes per second that it has at least, and may have at most; what
+// others leave goes to the lowest priority number first, from 0 to 7.
+type Class struct {
+	Rate, Ceil uint64
+	Prio       uint32
+}
+
+// Floor and Ceiling are Rate and Ceil in bits per second, Priority is that of Share.
+func (c Class) Floor() Rate   { return rateOf(c.Rate) }
+func (c Class) Ceiling() Rate { return rateOf(c.Ceil) }
+func (c Class) Priority() int { return int(c.Prio) + 1 }
+
+const none = "none" // the text of a class that is not there
+
+func (c Class) String() string { return fmt.Sprintf("rate %d ceil %d prio %d", c.Rate, c.Ceil, c.Prio) }
+
+// parseClass reads what String writes, and none, the zero Class.
+func parseClass(text string) (c Class, err error) {
+	if strings.TrimSpace(text) == none {
+		return c, nil
+	}
+	n, err := fmt.Sscanf(strings.TrimSpace(text), "rate %d ceil %d prio %d", &c.Rate, &c.Ceil, &c.Prio)
+	if err != nil || n != 3 || c.String() != strings.TrimSpace(text) || c.Rate == 0 || c.Ceil < c.Rate || c.Prio > 7 {
+		return Class{}, fmt.Errorf("%q is no class: rate BYTES ceil BYTES prio 0 to 7, or none", text)
+	}
+	return c, nil
+}
+
+// mark is the text of the file of a control group whose packets are of a class.
+func mark(minor uint16) string { return fmt.Sprintf("%x:%04x", major, minor) }
+
+func parseMark(text string) (uint16, error) {
+	text = strings.TrimSpace(text)
+	if text == none {
+		return 0, nil
+	}
+	hex, ours := strings.CutPrefix(text, fmt.Sprintf("%x:", major))
+	n, err := strconv.ParseUint(hex, 16, 16)
+	if !ours || err != nil || n == 0 || mark(uint16(n)) != text {
+		return 0, fmt.Errorf("%q is no class of a device: %s, or none", text, mark(firstMinor))
+	}
+	return uint16(n), nil
+}
+
+// Qdisc is the discipline at the root of a device. The kernel's default ones have the handle 0.
+type Qdisc struct {
+	Kind   string // "" if there is none, as the device is down
+	Handle uint32
+}
+
+func (q Qdisc) String() string {
+	if q.Kind == "" {
+		return none
+	}
+	return fmt.Sprintf("%s %x:", q.Kind, q.Handle>>16)
+}
+
+func (q Qdisc) ours() bool { return q.Kind == "htb" && q.Handle == major<<16 }
+
+// Device is a network device of a host.
+type Device struct {
+	Name string
+	Root string           // its root discipline, as in "pfifo_fast 0:"
+	Ours bool             // that is Berth's
+	Has  map[uint16]Class // its classes then, by minor
+	// Speed is what the device says that the link has, in bits per second; 0 if it says nothing.
+	Speed    Rate
+	Queues   int // for sending
+	Loopback bool
+	Virtual  bool // no hardware
+}
+
+// Host has the network devices of a host.
+type Host struct{ Devices map[string]*Device }
+
+// Read reads the devices. Over a tree that is not the live host it is a
+// *kernel.NotSupportedError.
+func Read(fsys fs.FS) (*Host, error) {
+	entries, err := fs.ReadDir(fsys, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &kernel.NotSupportedError{Feature: "network classes", Reason: "this is not the live host", Remedy: "open /"}
+	}
+	h := &Host{Devices: map[string]*Device{}}
+	for _, e := range entries {
+		d, readErr := readDevice(fsys, e.Name())
+		if errors.Is(readErr, fs.ErrNotExist) {
+			continue // it was just removed
+		}
+		if err = errors.Join(err, readErr); readErr == nil {
+			h.Devices[e.Name()] = d
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read network devices: %w", err)
+	}
+	return h, nil
+}
+
+func readDevice(fsys fs.FS, name string) (*Device, error) {
+	d := &Device{Name: name, Has: map[uint16]Class{}}
+	text, err := fs.ReadFile(fsys, path.Join(dir, name, rootFile))
+	if err != nil {
+		return nil, err
+	}
+	d.Root = strings.TrimSpace(string(text))
+	d.Ours = d.Root == Qdisc{"htb", major << 16}.String()
+	if d.Ours {
+		classes, err := fs.ReadDir(fsys, d.dir())
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range classes {
+			minor, err := strconv.ParseUint(e.Name(), 16, 16)
+			if err != nil {
+				return nil, err
+			}
+			text, err := fs.ReadFile(fsys, d.file(uint16(minor)))
+			if err != nil {
+				return nil, err
+			}
+			if d.Has[uint16(minor)], err = parseClass(string(text)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	// Documentation/ABI/testing/sysfs-class-net: speed is in Mbit/s, -1 or an error if it is
+	// not known; type is one of ARPHRD_*, 772 is loopback.
+	sys := "sys/class/net/" + name
+	number := func(file string) int {
+		text, _ := fs.ReadFile(fsys, path.Join(sys, file))
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return n
+	}
+	d.Speed = Rate(max(number("speed"), 0)) * 1e6
+	d.Loopback = number("type") == 772
+	_, err = fs.Stat(fsys, sys+"/device")
+	d.Virtual = err != nil
+	queues, _ := fs.Glob(fsys, sys+"/queues/tx-*")
+	d.Queues = len(queues)
+	return d, nil
+}
+
+func (d *Device) dir() string              { return path.Join(dir, d.Name, htbDir) }
+func (d *Device) file(minor uint16) string { return fmt.Sprintf("%s/%04x", d.dir(), minor) }
+
+// Link is what a configuration comes to on one device.
+type Link struct {
+	Device  *Device
+	Rate    Rate
+	Classes map[uint16]Class
+	Notes   []string
+}
+
+// Layout is what a configuration comes to on a host.
+type Layout struct {
+	Links []Link
+	ids   map[string]uint16
+	words map[uint16]string // by minor
+}
+
+// MarkOf returns the text that the file of a control group (MarkFile) has for a class.
+func (l *Layout) MarkOf(class string) string { return mark(l.ids[class]) }
+
+// Find returns what a class has of a device; Others is that of everybody else.
+func (k *Link) Find(l *Layout, class string) Class {
+	if class == Others {
+		return k.Classes[othersMinor]
+	}
+	return k.Classes[l.ids[class]]
+}
+
+// InForce reports whether the device has what the class is to have.
+func (k *Link) InForce(l *Layout, class string) bool {
+	minor := l.ids[class]
+	if class == Others {
+		minor = othersMinor
+	}
+	has, ok := k.Device.Has[minor]
+	return ok && has == k.Classes[minor]
+}
+
+// idsOf numbers classes, so that another class changes no number, but where two of the same
+// number would meet.
+func idsOf(names []string) map[string]uint16 {
+	ids, taken := map[string]uint16{}, map[uint16]bool{}
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		h := fnv.New32a()
+		h.Write([]byte(name))
+		id := uint16(firstMinor + h.Sum32()%(lastMinor-firstMinor+1))
+		for taken[id] {
+			if id++; id > lastMinor {
+				id = firstMinor
+			}
+		}
+		ids[name], taken[id] = id, true
+	}
+	return ids
+}
+
+// noFloor is the rate of a class without a floor: HTB has none of 0.
+const noFloor = 1000
+
+// Layout returns what the configuration comes to, on the devices on which it can be. The error
+// joins what is wrong with the others, each as strictyaml.Error with its field.
+func (c *Config) Layout(h *Host) (*Layout, error) {
+	l := &Layout{ids: idsOf(c.Names()), words: map[uint16]string{linkMinor: "the whole link", othersMinor: "all without a network class"}}
+	for name, id := range l.ids {
+		l.words[id] = "network class " + name
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Devices)) {
+		k, err := c.link(h, l, name)
+		if errs = append(errs, err); err == nil {
+			l.Links = append(l.Links, *k)
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+// link is what the configuration comes to on one device.
+func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
+	field := "devices." + name
+	fail := func(format string, args ...any) (*Link, error) {
+		return nil, &strictyaml.Error{Field: field, Err: fmt.Errorf(format, args...)}
+	}
+	d, rate := h.Devices[name], c.Devices[name].Rate
+	switch {
+	case d == nil:
+		return fail("there is no network device %q%s", name, strictyaml.Nearest(name, slices.Sorted(maps.Keys(h.Devices))))
+	case d.Loopback:
+		return fail("%s is the loopback device, on which nobody waits for a link: leave it out", name)
+	case !d.Ours && d.Root != none && !strings.HasSuffix(d.Root, " 0:"):
+		return fail("%s has a root queueing discipline of somebody else's, %q, which is not replaced: remove it (tc qdisc del dev %s root), or leave the device out", name, d.Root, name)
+	case rate == 0 && d.Virtual:
+		return fail("%s is a virtual device, whose link has no speed of its own: say rate, as in 1Gbit", name)
+	case rate == 0 && d.Speed == 0:
+		return fail("%s does not say how fast its link is: say rate, as in 1Gbit", name)
+	}
+	if rate == 0 {
+		rate = d.Speed / 100 * ofSpeed
+	}
+	k := &Link{Device: d, Rate: rate, Classes: map[uint16]Class{}}
+	link := rate.bytes()
+	k.Classes[linkMinor] = Class{Rate: link, Ceil: link}
+	var sum uint64
+	for _, class := range slices.Sorted(maps.Keys(l.ids)) {
+		of, err := c.Classes[class].on(link)
+		if err != nil {
+			return nil, &strictyaml.Error{Field: "classes." + class, Err: fmt.Errorf("on %s: %w", name, err)}
+		}
+		k.Classes[l.ids[class]], sum = of, sum+of.Rate
+	}
+	others, err := c.Others.on(link)
+	if err != nil {
+		return nil, &strictyaml.Error{Field: "others", Err: fmt.Errorf("on %s: %w", name, err)}
+	}
+	if c.Others.Floor.none() && sum < link {
+		others.Rate = min(max(link-sum, noFloor), others.Ceil)
+	}
+	k.Classes[othersMinor], sum = others, sum+others.Rate
+	if sum > link {
+		return fail("the floors add up to %s, more than the %s of %s: lower some", rateOf(sum), rate, name)
+	}
+	if d.Queues > 1 {
+		k.Notes = append(k.Notes, fmt.Sprintf("%s sends through %d queues, and HTB through one lock: many CPUs that send at the same time wait for each other", name, d.Queues))
+	}
+	return k, nil
+}
+
+// Plan returns the writes that lead to the layout from what the host shows.
+func (l *Layout) Plan() (plan kernel.Plan) {
+	var removals kernel.Plan
+	for _, k := range l.Links {
+		if !k.Device.Ours {
+			plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: k.Device.dir(), Why: fmt.Sprintf("HTB at the root of %s, link %s", k.Device.Name, k.Rate)})
+		}
+		for _, minor := range slices.Sorted(maps.Keys(k.Classes)) {
+			if has, ok := k.Device.Has[minor]; !ok || has != k.Classes[minor] {
+				plan = append(plan, kernel.Step{Path: k.Device.file(minor), Value: k.Classes[minor].String(), Why: l.words[minor]})
+			}
+		}
+		for _, minor := range slices.Sorted(maps.Keys(k.Device.Has)) {
+			if _, ok := k.Classes[minor]; !ok {
+				removals = append(removals, kernel.Step{Path: k.Device.file(minor), Value: none, Why: "no network class has it"})
+			}
+		}
+	}
+	return append(plan, removals...)
+}

@@ -1,0 +1,272 @@
+package traffic_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+
+	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
+)
+
+// played is a root with eth0, a card of 1 Gbit/s with 4 queues, lo, dum0, which is virtual, and
+// eth1, which tells no speed.
+func played(t testing.TB) (*kernel.Root, *fakenet.Network) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"class/net/eth0/speed": "1000\n", "class/net/eth0/type": "1\n", "class/net/eth0/device/x": "",
+		"class/net/eth0/queues/tx-0/x": "", "class/net/eth0/queues/tx-1/x": "", "class/net/eth0/queues/tx-2/x": "", "class/net/eth0/queues/tx-3/x": "",
+		"class/net/lo/type": "772\n", "class/net/dum0/speed": "10000\n", "class/net/eth1/speed": "-1\n", "class/net/eth1/device/x": "",
+		"fs/cgroup/web/cgroup.procs": "", "kernel/x": "",
+	} {
+		name = filepath.Join(dir, "sys", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boot := filepath.Join(dir, "proc/sys/kernel/random/boot_id")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(boot), 0o755), os.WriteFile(boot, []byte("boot\n"), 0o644),
+		os.MkdirAll(filepath.Join(dir, "proc/self"), 0o755), os.WriteFile(filepath.Join(dir, "proc/self/mountinfo"), []byte("31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := fakenet.New(root.FS(), "eth0", "lo", "dum0", "eth1")
+	return traffic.Lay(root, net), net
+}
+
+func parse(t testing.TB, text string) (*traffic.Config, error) {
+	t.Helper()
+	c := &traffic.Config{}
+	if _, err := strictyaml.Decode([]byte(text), "net.yaml", c); err != nil {
+		return nil, err
+	}
+	return c, c.Validate()
+}
+
+func layout(t testing.TB, root *kernel.Root, c *traffic.Config) *traffic.Layout {
+	t.Helper()
+	h, err := traffic.Read(root.FS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.Layout(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	root, _ := played(t)
+	c, err := parse(t, "{devices: {eth0: {}}, classes: {fast: {floor: 190Mbit, priority: 1}, bulk: {floor: 10%, ceiling: 2Gbit, priority: 8}}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := layout(t, root, c)
+	got := l.Plan().String()
+	want := `mkdir /sys/net/eth0/htb  # HTB at the root of eth0, link 950Mbit
+echo rate 118750000 ceil 118750000 prio 0 > /sys/net/eth0/htb/0001  # the whole link
+echo rate 83125000 ceil 118750000 prio 3 > /sys/net/eth0/htb/0002  # all without a network class
+echo rate 23750000 ceil 118750000 prio 0 > /sys/net/eth0/htb/553f  # network class fast
+echo rate 11875000 ceil 118750000 prio 7 > /sys/net/eth0/htb/db3d  # network class bulk
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if notes := l.Links[0].Notes; len(notes) != 1 || !strings.HasPrefix(notes[0], "eth0 sends through 4 queues, and HTB through one lock") {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// All that is wrong is told at once, each with its field.
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	net.Plug("eth9")
+	net.Put("eth9", traffic.Qdisc{Kind: "fq_codel", Handle: 0x80010000})
+	h, err := traffic.Read(root.FS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]string{
+		"{}": {"devices: there are none", "classes: there are none"},
+		"{devices: {eth0: {rate: 0Mbit}}, classes: {a: {floor: 1Mb, ceiling: 0%}}}": {
+			`"0Mbit" is no rate from 8kbit to 10Tbit`, `"1Mb" is no rate`, `"0%" is not above 0%`,
+		},
+		"{devices: {a/b: {}, eth0: {}}, classes: {none: {priority: 1}, others: {priority: 9}, x: {}}, service: {BE: y, XX: x}}": {
+			`devices.a/b: "a/b" is not the name`, `classes.none: "none" is not a name`, `classes.others: "others" is not a name`, "classes.others.priority: 9 is not 1 (first) to 8",
+			"classes.x: it says nothing", `service.BE: there is no class "y"`, `service.XX: "XX" is no class of service`,
+		},
+		"{devices: {eth0: {}}, classes: {a: {floor: 60%}, b: {floor: 50%, ceiling: 40%}, c: {floor: 2Mbit, ceiling: 1Mbit}}}": {
+			"classes: the floors add up to 110% of a link", "classes.b.ceiling: 40% is below the floor, 50%", "classes.c.ceiling: 1Mbit is below the floor, 2Mbit",
+		},
+		"{devices: {eth0: {}, eht1: {}, lo: {}, dum0: {}, eth1: {}, eth9: {}}, classes: {a: {floor: 600Mbit}, b: {floor: 400Mbit}}}": {
+			"devices.eth0: the floors add up to 1Gbit, more than the 950Mbit of eth0", `devices.eht1: there is no network device "eht1"; did you mean "eth1"?`,
+			"devices.lo: lo is the loopback device", "devices.dum0: dum0 is a virtual device", "devices.eth1: eth1 does not say how fast",
+			`devices.eth9: eth9 has a root queueing discipline of somebody else's, "fq_codel 8001:", which is not replaced: remove it (tc qdisc del dev eth9 root)`,
+		},
+		"{devices: {eth0: {rate: 10Mbit}}, classes: {a: {floor: 50%, ceiling: 4Mbit}}}":            {"classes.a: on eth0: the floor, 5Mbit, is above the ceiling, 4Mbit"},
+		"{devices: {eth0: {rate: 10Mbit}}, classes: {a: {floor: 11Mbit}}}":                         {"classes.a: on eth0: the floor, 11Mbit, is more than the link's 10Mbit"},
+		"{devices: {eth0: {rate: 10Mbit}}, classes: {a: {floor: 1Mbit}}, others: {floor: 20Mbit}}": {"others: on eth0: the floor, 20Mbit, is more than"},
+	} {
+		c, err := parse(t, text)
+		if err == nil {
+			_, err = c.Layout(h)
+		}
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v, want %q", text, err, w)
+			}
+		}
+	}
+}
+
+// A configuration that was applied has nothing left to do, one with a class changed changes
+// that class and the rest of the link, and all is undone as it was found.
+func TestApplied(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		root, net := played(t)
+		log, err := kernel.CreateUndoLog(root, t.TempDir()+"/log", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &traffic.Config{Devices: map[string]traffic.LinkConfig{"eth0": {}, "dum0": {Rate: traffic.Rate(1e6 * (1 + rng.IntN(1e5)))}}, Classes: map[string]traffic.Share{}}
+		share := func() traffic.Share {
+			floor := 1 + rng.Float64()*9
+			return traffic.Share{Floor: traffic.Amount{Percent: floor}, Ceiling: traffic.Amount{Percent: floor + rng.Float64()*90}, Priority: 1 + rng.IntN(8)}
+		}
+		for i := range 1 + rng.IntN(9) {
+			c.Classes[fmt.Sprint("c", i)] = share()
+		}
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			plan := layout(t, root, c).Plan()
+			if _, err := kernel.Apply(root, plan, log); err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, plan)
+			}
+			l := layout(t, root, c)
+			if plan := l.Plan(); len(plan) > 0 {
+				t.Fatalf("seed %d: left to do:\n%s", seed, plan)
+			}
+			for _, k := range l.Links {
+				var sum uint64
+				for minor, class := range k.Classes {
+					if minor != 1 {
+						sum += class.Rate
+					}
+				}
+				if sum > k.Classes[1].Rate {
+					t.Fatalf("seed %d: floors of %d on a link of %d", seed, sum, k.Classes[1].Rate)
+				}
+			}
+			c.Classes["c0"] = share()
+			if plan := layout(t, root, c).Plan(); len(plan) > 4 {
+				t.Fatalf("seed %d: a change of one class is\n%s", seed, plan)
+			}
+		}
+		if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"eth0", "dum0"} {
+			if q, _ := net.Of(name); q.Kind != "pfifo_fast" {
+				t.Fatalf("seed %d: %s has %v", seed, name, q)
+			}
+		}
+	}
+}
+
+// The files refuse what they do not stand for.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	for name, want := range map[string]error{
+		"sys/net/eth0/root": syscall.EACCES, "sys/net/eth0/htb/0001": fs.ErrNotExist, "sys/net/eth7/htb/0001": fs.ErrNotExist, "sys/net/eth0/htb/1": syscall.EACCES,
+	} {
+		if err := root.WriteFile(name, "rate 1000 ceil 1000 prio 0"); !errors.Is(err, want) {
+			t.Errorf("write %s: %v, want %v", name, err, want)
+		}
+	}
+	for name, want := range map[string]error{"sys/net/eth7/htb": fs.ErrNotExist, "sys/net/eth0": syscall.EPERM, "sys/net/eth0/fq": syscall.EPERM} {
+		if err := root.Mkdir(name); !errors.Is(err, want) {
+			t.Errorf("mkdir %s: %v, want %v", name, err, want)
+		}
+	}
+	if err := root.Mkdir("sys/net/eth0/htb"); err != nil {
+		t.Fatal(err)
+	}
+	if err := root.Mkdir("sys/net/eth0/htb"); !errors.Is(err, syscall.EEXIST) {
+		t.Errorf("made twice: %v", err)
+	}
+	if err := root.WriteFile("sys/net/eth0/htb/0001", "rate 9 ceil 8 prio 0"); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a bad class: %v", err)
+	}
+	if err := root.WriteFile(traffic.MarkFile("sys/fs/cgroup/nobody"), "6be7:0010"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a mark of no group: %v", err)
+	}
+	if err := root.WriteFile(traffic.MarkFile("sys/fs/cgroup/web"), "1:1"); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a mark of another discipline: %v", err)
+	}
+	net.Put("eth1", traffic.Qdisc{Kind: "tbf", Handle: 1 << 16})
+	if err := root.Mkdir("sys/net/eth1/htb"); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("beside a discipline of somebody else: %v", err)
+	}
+	if _, err := traffic.Read(fstest.MapFS{}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("a tree of files: %v", err)
+	}
+}
+
+// A device that was made anew has nothing of Berth's that could be undone.
+func TestDeviceMadeAnew(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	c, err := parse(t, "{devices: {eth0: {}}, classes: {a: {priority: 1}}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	undo, err := kernel.Apply(root, layout(t, root, c).Plan(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net.Plug("eth0")
+	theirs := traffic.Qdisc{Kind: "htb", Handle: 0x6be70000}
+	net.Put("eth0", theirs)
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	if q, _ := net.Of("eth0"); q != theirs {
+		t.Errorf("undone: %v", q)
+	}
+}
+
+func FuzzRate(f *testing.F) {
+	for _, text := range []string{"100Mbit", "2.5Gbit", "10%", "8kbit", "NaN%", "1e3Mbit"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var a, again traffic.Amount
+		if a.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		if err := again.UnmarshalText([]byte(a.String())); err != nil {
+			t.Errorf("%q is written as %q: %v", text, a, err)
+		}
+	})
+}
