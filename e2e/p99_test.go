@@ -17,7 +17,8 @@ import (
 const P99Env = "BERTH_TEST_E2E_P99"
 
 // TestIdleByKernel measures in virtual time what cpu.idle leaves, by kernel, and prints the
-// rows and their table; with -update it stores the rows. One guest runs at a time.
+// rows and their table; with -update it stores the rows, in place of those of the same kernel and
+// CPUs. One guest runs at a time.
 func TestIdleByKernel(t *testing.T) {
 	text := os.Getenv(P99Env)
 	if text == "" {
@@ -45,15 +46,28 @@ func TestIdleByKernel(t *testing.T) {
 	if err := idletable.Check(rows); err != nil {
 		t.Error(err)
 	}
-	csv := idletable.Header + "\n"
-	for _, r := range rows {
-		csv += r.CSV() + "\n"
-	}
 	t.Logf("\n%s", idletable.Table(rows))
 	if *update && !t.Failed() {
-		if err := os.WriteFile("../docs/measurements/results/idle-by-kernel.csv", []byte(csv), 0o644); err != nil {
-			t.Error(err)
-		}
+		store(t, "../docs/measurements/results/idle-by-kernel.csv", rows)
+	}
+}
+
+func store(t *testing.T, path string, rows []idletable.Row) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := idletable.Parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	csv := idletable.Header + "\n"
+	for _, r := range idletable.Replace(stored, rows) {
+		csv += r.CSV() + "\n"
+	}
+	if err := os.WriteFile(path, []byte(csv), 0o644); err != nil {
+		t.Error(err)
 	}
 }
 

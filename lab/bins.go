@@ -52,7 +52,9 @@ type Undisturbed struct {
 }
 
 // binsOf is what others took of each bin of a window, which opens at an instant. What they
-// took between two readings is spread evenly: readings may come late.
+// took between two readings is spread evenly: readings may come late. The host's time is read in
+// hundredths of a second and that of groups exactly, so that the difference may go back for a bin:
+// that is taken off the bins after it, or their sum would be too much.
 func binsOf(readings []reading, opens int64, window time.Duration, shared cpuset.Set) []Bin {
 	if len(readings) == 0 {
 		return nil
@@ -72,13 +74,16 @@ func binsOf(readings []reading, opens int64, window time.Duration, shared cpuset
 		part := float64(at-last.at) / float64(readings[next].at-last.at)
 		return s + part*(steal-s), f + part*(foreign-f)
 	}
-	round := func(seconds float64) float64 { return max(0, math.Round(seconds*1e4)/1e4) }
+	more := func(filed *float64, total float64) float64 {
+		seconds := max(0, math.Round((total-*filed)*1e4)/1e4)
+		*filed += seconds
+		return seconds
+	}
 	var bins []Bin
 	steal, foreign := taken(opens)
 	for at := time.Duration(0); at < window; at += binLength {
 		s, f := taken(opens + min(at+binLength, window).Nanoseconds())
-		bins = append(bins, Bin{Steal: round(s - steal), Foreign: round(f - foreign)})
-		steal, foreign = s, f
+		bins = append(bins, Bin{Steal: more(&steal, s), Foreign: more(&foreign, f)})
 	}
 	return bins
 }

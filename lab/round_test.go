@@ -133,6 +133,8 @@ func TestBinsOfReadings(t *testing.T) {
 		"steal":       {stolen, 100 * ms, []Bin{{}, {Steal: 0.03}}},
 		"rounding":    {[]reading{at(0, 0, idle(0, 0)...), at(50, 0.01, idle(5, 5)...)}, 50 * ms, []Bin{{}}},
 		"none":        {nil, 100 * ms, nil},
+		// Groups' time is read now before the host's, now after it: nobody else had any.
+		"to and fro": {[]reading{at(0, 0, idle(0, 0)...), at(50, 0.11, idle(0, 0)...), at(100, 0.2, idle(0, 0)...), at(150, 0.31, idle(0, 0)...), at(200, 0.4, idle(0, 0)...)}, 200 * ms, []Bin{{}, {}, {}, {}}},
 	} {
 		got := binsOf(tc.readings, 1e9, tc.window, cpuset.MustParse("0-1"))
 		if diff := cmp.Diff(tc.want, got, approx); diff != "" {

@@ -81,6 +81,14 @@ func Parse(text string) (rows []Row, err error) {
 	return rows, nil
 }
 
+// Replace returns rows stored before, without those of a kernel and number of CPUs that were measured
+// anew, and then these.
+func Replace(stored, measured []Row) []Row {
+	return append(slices.DeleteFunc(slices.Clone(stored), func(old Row) bool {
+		return slices.ContainsFunc(measured, func(r Row) bool { return r.Kernel == old.Kernel && r.CPUs == old.CPUs })
+	}), measured...)
+}
+
 // Check reports rows that no table should have: a tenant that did not serve, a neighbour
 // that had nothing to do with it.
 func Check(rows []Row) error {

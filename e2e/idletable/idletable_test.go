@@ -2,6 +2,7 @@ package idletable
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,6 +18,17 @@ func TestParse(t *testing.T) {
 		if rows, err := Parse(bad); err == nil {
 			t.Errorf("%q is read: %+v", bad, rows)
 		}
+	}
+}
+
+// What was measured anew takes the place of all rows of its kernel and CPUs, and of no others.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	stored := []Row{{Kernel: "6.1", CPUs: 2, Seed: 1}, {Kernel: "6.1", CPUs: 4, Seed: 1}, {Kernel: "6.1", CPUs: 4, Seed: 2}, {Kernel: "7.3", CPUs: 4, Seed: 1}}
+	measured := []Row{{Kernel: "6.1", CPUs: 4, Seed: 1, P99: 3}}
+	want := []Row{stored[0], stored[3], measured[0]}
+	if got := Replace(stored, measured); !slices.Equal(got, want) || stored[1].CPUs != 4 || stored[3].Kernel != "7.3" {
+		t.Errorf("%v, want %v; stored is %v", got, want, stored)
 	}
 }
 

@@ -27,7 +27,7 @@ func (a alike) Symptom(string, detect.Resource) (detect.Symptom, bool) {
 }
 
 func (a alike) RunDelay(string, string, int) (detect.RunDelay, bool) {
-	return detect.RunDelay{Wait: float64(a), Others: float64(a) / 2, Suspect: float64(a) / 4}, true
+	return detect.RunDelay{Run: 1, Wait: float64(a), Others: float64(a) / 2, Suspect: float64(a) / 4}, true
 }
 
 // BenchmarkStep is one window of 250 workloads: with nothing active, and with 25

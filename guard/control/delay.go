@@ -23,6 +23,7 @@ type delayed struct {
 	total  float64 // with the probe behind others, else all of it; 0 is unknown
 	part   float64 // of that, the suspect's
 	probed bool    // by the run-queue probe; else by the suspect's share of the CPU time that others use
+	run    float64 // the CPU time that it is of, per second
 }
 
 // delayBefore is the run delay before a step against a suspect.
@@ -40,9 +41,9 @@ func (l *Loop) delayBefore(at *escalation, suspect string, windows int) delayed 
 // delayNow is that of the last windows, measured as it was before a step.
 func (l *Loop) delayNow(at *escalation, s *step, windows int) (d delayed, r detect.RunDelay, known bool) {
 	r, ok := l.runDelay(at, s.action.Suspect, windows)
-	d = delayed{total: r.Wait, part: r.UseShare * r.Wait}
+	d = delayed{total: r.Wait, part: r.UseShare * r.Wait, run: r.Run}
 	if s.delay.probed {
-		d = delayed{total: r.Others, part: r.Suspect, probed: true}
+		d = delayed{total: r.Others, part: r.Suspect, probed: true, run: r.Run}
 	}
 	return d, r, ok && d.total >= 0 && d.part >= 0
 }
@@ -90,33 +91,33 @@ const (
 )
 
 // tally is the run delay in the windows since a change. Its noise is about as large by
-// proportion whatever its level, so it is taken by its logarithm.
+// proportion whatever its level, so evidence is taken from its logarithm. Its level is what was
+// waited in all of them, over what the victim ran: as before the step, whatever the noise, and a
+// window in which the victim hardly ran counts for no more than it waited.
 type tally struct {
-	total, part evidence.Mean // of the logarithms: of the whole, and of the suspect's part
-	parts       float64       // the sum of the suspect's part
+	total, part        evidence.Mean // of the logarithms: of the whole, and of the suspect's part
+	waited, ofIt, over float64       // the sums: of the whole, of the suspect's part, of the CPU time
 }
 
 func (y *tally) add(d *delayed, before *delayed) {
 	y.total.Add(math.Log(max(d.total, 0.01*before.total)))
 	y.part.Add(math.Log(max(d.part, least*before.part)))
-	y.parts += d.part
+	y.waited += d.total * d.run
+	y.ofIt += d.part * d.run
+	y.over += d.run
 }
 
 func (y *tally) join(o *tally) {
 	y.total.Join(&o.total)
 	y.part.Join(&o.part)
-	y.parts += o.parts
+	y.waited, y.ofIt, y.over = y.waited+o.waited, y.ofIt+o.ofIt, y.over+o.over
 }
 
 func (y *tally) windows() int { return y.total.N }
 
-func (y *tally) meanPart() float64 { return y.parts / float64(y.windows()) }
-
-// level is the logarithm of the mean.
-func (y *tally) level() float64 {
-	noise := y.total.Deviation(guessedNoise, guessed)
-	return y.total.Mean + noise*noise/2
-}
+// level is the run delay over all windows, and partLevel the suspect's part of it.
+func (y *tally) level() float64     { return y.waited / y.over }
+func (y *tally) partLevel() float64 { return y.ofIt / y.over }
 
 // since is the information in the difference between the few windows before a step and
 // those of a tally.
@@ -142,7 +143,7 @@ func (y *tally) stayed(m *evidence.Mean, before, to float64, window time.Duratio
 // gain is by how much the logarithm of the run delay has fallen further than by a quarter
 // of the suspect's part.
 func (y *tally) gain(before *delayed) float64 {
-	return math.Log(before.total-quarter*before.part) - y.level()
+	return math.Log((before.total - quarter*before.part) / y.level())
 }
 
 // loss says what the windows without a step and those with it tell: more, that the victim is worse

@@ -51,7 +51,7 @@ func (h *hazy) step() {
 	suspect *= math.Exp(h.sd*h.z[0] - h.sd*h.sd/2)
 	others *= math.Exp(h.sd*h.z[1] - h.sd*h.sd/2)
 	share := h.suspect / (h.suspect + h.others)
-	r := detect.RunDelay{Wait: suspect + others, Others: math.NaN(), Suspect: math.NaN(), UseShare: share, Outside: 1 - share}
+	r := detect.RunDelay{Run: 1, Wait: suspect + others, Others: math.NaN(), Suspect: math.NaN(), UseShare: share, Outside: 1 - share}
 	if h.probe {
 		r.Others, r.Suspect = suspect+others, suspect
 	}

@@ -199,7 +199,7 @@ func (l *Loop) effect(at *escalation, s *step) *Effect {
 	e := &Effect{Before: s.strength, After: median(at.seen.strengths), Better: at.seen.hits, Windows: at.seen.windows}
 	_, r, known := l.delayNow(at, s, min(max(at.seen.windows, 1), mostWindows))
 	if y := &at.seen.delay; known && y.windows() > 0 {
-		e.RunDelay = &DelayEffect{Before: s.delay.total, After: math.Exp(y.level()), SuspectBefore: s.delay.part, SuspectAfter: y.meanPart()}
+		e.RunDelay = &DelayEffect{Before: s.delay.total, After: y.level(), SuspectBefore: s.delay.part, SuspectAfter: y.partLevel()}
 		if r.Outside > 0 {
 			e.RunDelay.Outside = r.Outside
 		}

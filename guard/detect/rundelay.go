@@ -12,6 +12,8 @@ import (
 // that has a tenth of the CPU time it wants waits 9 seconds for each that it runs. NaN
 // is unknown.
 type RunDelay struct {
+	// Run is the CPU time that it uses per second: how much the others weigh in a mean.
+	Run float64
 	// Wait is the whole of it.
 	Wait float64
 	// Others is the part in which others had the CPU, and Suspect that of one suspect.
@@ -42,7 +44,7 @@ func (d *Detector) RunDelay(group, suspect string, windows int) (RunDelay, bool)
 	if !(use >= leastRun) {
 		return RunDelay{}, false
 	}
-	r := RunDelay{Others: math.NaN(), Suspect: math.NaN(), UseShare: math.NaN(), Outside: math.NaN()}
+	r := RunDelay{Run: use, Others: math.NaN(), Suspect: math.NaN(), UseShare: math.NaN(), Outside: math.NaN()}
 	d.shareUse(&r, w, suspect, from, to, use)
 	whole := w.level(watch.Queued, from, to)
 	sum, others, its, outside := 0.0, 0.0, 0.0, 0.0

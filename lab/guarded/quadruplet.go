@@ -393,11 +393,11 @@ func (q *quadrupletRun) undo() (err error) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// until waits for an instant of the quadruplet. Where the baseline acts, it looks meanwhile, and
-// what it does is filed with the period.
+// until waits for an instant of the quadruplet. Where the baseline acts, it looks meanwhile, before
+// the first period too, to know what is usual; what it does is filed with the period.
 func (q *quadrupletRun) until(ctx context.Context, r stage, p *Period, at time.Duration) error {
 	end := q.settle + at
-	for q.Arm == Blame && p != nil {
+	for q.Arm == Blame {
 		next := r.Now() - r.Now()%blameEvery + blameEvery
 		if next > end {
 			break
@@ -419,7 +419,7 @@ func (q *quadrupletRun) accuse(r stage, p *Period) error {
 		return err
 	}
 	role, rise, ok := q.blame.look(r.Now(), used)
-	if !ok {
+	if !ok || p == nil {
 		return nil
 	}
 	at := (r.Now() - q.settle).Seconds() - max(p.Onset, p.From)

@@ -363,6 +363,54 @@ func TestMovedWaitIsCountedOnce(t *testing.T) {
 	}
 }
 
+// TestMovedUnseenWaitsNoMore makes up a wait on another CPU of a task that then runs on this one. It
+// happens once in half a minute to a service beside a hog; left there, it would wait for ever.
+func TestMovedUnseenWaitsNoMore(t *testing.T) {
+	root := realRoot(t)
+	victim := newGroup(t, root, "victim")
+	pid := spin(t, root, victim)
+	spin(t, root, victim) // so that somebody waits at each switch
+	p := open(t, Options{Root: root}, victim)
+	if p.layout.cpus < 2 {
+		t.Skip("needs two CPUs")
+	}
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for state := byte('R'); state != 'T'; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		state = text[strings.LastIndexByte(string(text), ')')+2]
+	}
+	other := uint32(1)
+	if firstCPU(t) == 1 {
+		other = 0
+	}
+	var armed uint32
+	if err := p.objects.Armed.Get(&armed); err != nil {
+		t.Fatal(err)
+	}
+	var c runqCpu
+	id := p.slots[0].id
+	made := runqStamp{Owner: uint64(armed)<<32 | uint64(pid), Id: id, Start: 1, Cpu: other}
+	c.Waiting[0].Id, c.Waiting[0].Tasks = id, 1
+	if err := errors.Join(p.objects.Cpus.Put(other, c), p.objects.Stamps.Put(uint32(pid)&(32768-1), made), unix.Kill(pid, unix.SIGCONT)); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if err := p.objects.Cpus.Lookup(other, &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Waiting[0].Tasks == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("%d tasks wait on CPU %d, want none", c.Waiting[0].Tasks, other)
+}
+
 func TestThrottledWaitIsTheQuotas(t *testing.T) {
 	root := realRoot(t)
 	victim := newHeavyGroup(t, root, "victim")

@@ -290,6 +290,8 @@ static inline void settle(struct cpu *c, u32 cpu, u32 group, u64 now)
 {
 	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
 	u64 ns = w->tasks * now - w->since;
+	if (ns >> 63) // see forget
+		ns = 0;
 	u64 id = w->throttled ? THROTTLED : c->running ? c->running : UNKNOWN;
 	w->since = w->tasks * now;
 	charge(place(cpu, group), w->id, id, ns, 0);
@@ -320,8 +322,8 @@ static inline void join(struct cpu *c, u32 cpu, struct watched *as, struct task_
 		settle(c, cpu, group, now);
 		w->throttled = 1;
 	}
-	w->tasks++;
-	w->since += now;
+	__sync_fetch_and_add(&w->tasks, 1);
+	__sync_fetch_and_add(&w->since, now);
 	c->mask |= 1ULL << group;
 }
 
@@ -332,12 +334,28 @@ static inline void leave(struct cpu *c, struct stamp *s, u64 now)
 	struct waiting *w = &c->waiting[group];
 	if (w->id != s->id || !w->tasks)
 		return;
-	w->tasks--;
-	w->since -= now;
+	__sync_fetch_and_add(&w->tasks, -1);
+	__sync_fetch_and_add(&w->since, -now);
 	if (!w->tasks) {
 		w->throttled = 0;
 		c->mask &= ~(1ULL << group);
 	}
+}
+
+// forget takes a task out of the waiting ones of a CPU that it has left unseen: else it
+// would wait there for ever. That CPU's lock is not held: so the counts change in one
+// instruction each, and one settle may miss it.
+static inline void forget(struct stamp *s, u64 now)
+{
+	u32 cpu = s->cpu;
+	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
+	if (!c)
+		return;
+	struct waiting *w = &c->waiting[s->group & (MAX_GROUPS - 1)];
+	if (w->id != s->id || !w->tasks)
+		return;
+	__sync_fetch_and_add(&w->tasks, -1);
+	__sync_fetch_and_add(&w->since, -now);
 }
 
 // bucket has steps of 128 ns up to 2048 ns, and 8 steps per octave from there on.
@@ -413,7 +431,8 @@ static inline void switch_in(struct cpu *c, u32 cpu, struct task_struct *next, u
 		__sync_fetch_and_add(&migrated, -1);
 	} else if (s->cpu == cpu) {
 		leave(c, s, now);
-	} else { // moved unseen: nothing is known of this wait
+	} else { // moved unseen: nothing is known of the rest of this wait
+		forget(s, now);
 		__sync_lock_test_and_set(&s->owner, 0);
 		return;
 	}
