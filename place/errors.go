@@ -117,7 +117,7 @@ type FloorError struct {
 }
 
 func (e *FloorError) Error() string {
-	return fmt.Sprintf("floor pool: CPUs %s must stay shared", e.CPUs)
+	return "not enough CPUs are left to share"
 }
 
 // ConflictError is a grant that takes CPUs, memory or devices that another grant
@@ -136,7 +136,8 @@ func (e *ConflictError) Error() string {
 // RejectedError is a request that a policy refuses by its own rules.
 type RejectedError struct {
 	ID, Reason string
-	Short      bool // more free CPUs would have helped
+	Short      bool       // more free CPUs would have helped
+	Within     cpuset.Set // where; empty is anywhere
 }
 
 func (e *RejectedError) Error() string { return fmt.Sprintf("request %q: %s", e.ID, e.Reason) }

@@ -209,7 +209,18 @@ func (s *State) Blame(r *Request, err error) error {
 	case errors.As(err, &memory):
 		all = s.holding(r, memory.Resource)
 	case s.short(r, err):
-		all = s.Obstacles(r)
+		online := s.t.Online()
+		within := online
+		var rejected *RejectedError
+		var floor *FloorError
+		if errors.As(err, &rejected) && !rejected.Within.IsEmpty() {
+			within = rejected.Within
+		} else if errors.As(err, &floor) && !floor.CPUs.IsEmpty() {
+			within = floor.CPUs
+		}
+		if all = s.obstacles(r, within); WholeCPUs(r.Milli) > online.Len() {
+			all = slices.Insert(all, 0, Obstacle{CPUs: online, Rule: "machine"})
+		}
 	}
 	if len(all) == 0 {
 		return err

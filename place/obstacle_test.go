@@ -77,7 +77,7 @@ func TestBlame(t *testing.T) {
 		{&place.CPUsError{Asked: 40, Available: 15}, 40_000, "not enough CPUs: 40 asked, 15 available: the host has 16 CPUs; " + floor},
 		{&place.CPUsError{Asked: 16, Available: 15}, 15_500, "not enough CPUs: 16 asked, 15 available (15500m is rounded up to whole CPUs): " + floor},
 		{&place.SMTError{Asked: 16, PerCore: 2, Available: 14}, 16_000, "SMT alignment: 16 CPUs asked, 14 available in whole cores: " + floor},
-		{&place.FloorError{CPUs: cpuset.MustOf(0)}, 0, "floor pool: CPUs 0 must stay shared: " + floor},
+		{&place.FloorError{CPUs: cpuset.MustOf(0)}, 0, "not enough CPUs are left to share: " + floor},
 		{&place.CPUsError{Asked: 17000, Available: 16000, Milli: true}, 17_000, "not enough CPUs: 17 asked, 16 available: the host has 16 CPUs"},
 		{&place.HeldError{ID: "web"}, 1000, `workload "web": already holds a grant`},
 	} {

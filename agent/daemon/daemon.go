@@ -288,13 +288,14 @@ func (d *daemon) run(ctx context.Context) error {
 		return err
 	}
 	events := make(chan cgroupstat.Event)
+	src := d.sources(events)
 	others.Go(func() { d.file.watch(ctx) })
 	if d.groups != nil {
 		others.Go(func() { d.hear(ctx, events, stop) })
 		others.Go(func() { d.measure(ctx) })
 	}
 	d.guard.begin(context.WithoutCancel(ctx), d.loop.config())
-	err := d.loop.run(ctx, d.sources(events))
+	err := d.loop.run(ctx, src)
 	close(d.loop.ended)
 	d.guard.shut()
 	d.loop.note(api.Stopping, d.ending())
@@ -331,9 +332,14 @@ func (d *daemon) where() string {
 	return text
 }
 
+// sources are those of the loop. They are made before anybody takes an event of the groups.
 func (d *daemon) sources(events <-chan cgroupstat.Event) sources {
+	present := 0
+	if d.groups != nil {
+		present = d.groups.Pending()
+	}
 	return sources{
-		groups: events, file: d.file.changed, hangup: d.opt.Reload,
+		groups: events, present: present, file: d.file.changed, hangup: d.opt.Reload,
 		read:  func() (*config.NodeConfig, []byte, error) { return d.file.read(d.loop.hostErrors) },
 		where: d.where(), tell: d.opt.Supervisor.tell, alive: d.opt.Supervisor.Watchdog / 2, follow: d.meter.follow,
 	}

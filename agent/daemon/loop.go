@@ -38,6 +38,8 @@ const (
 
 type sources struct {
 	groups <-chan cgroupstat.Event
+	// present is how many of the first of these tell what was there at the start.
+	present int
 	// file is the configuration's directory, hangup a wish to read it again.
 	file   <-chan struct{}
 	hangup <-chan os.Signal
@@ -144,11 +146,18 @@ func (l *loop) run(ctx context.Context, src sources) error {
 		return err
 	}
 	poke(l.keeper.changed)
+	asks := l.asks
+	if src.present > 0 {
+		asks = nil // until all of them are known: what is previewed or applied is about all
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case e := <-src.groups:
+			if src.present--; src.present == 0 {
+				asks = l.asks
+			}
 			if l.heard(ctx, e) && settle == nil {
 				settle = time.After(settleTime)
 			}
@@ -171,7 +180,7 @@ func (l *loop) run(ctx context.Context, src sources) error {
 			l.reload(ctx, src)
 		case <-src.hangup:
 			l.reload(ctx, src)
-		case a := <-l.asks:
+		case a := <-asks:
 			a.done <- a.do()
 		case <-alive:
 			l.complain(src.tell("WATCHDOG=1"))

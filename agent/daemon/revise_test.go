@@ -71,6 +71,22 @@ func TestPreviewIsWhatApplyDoes(t *testing.T) {
 	}
 }
 
+// A preview that is asked for before the agent knows all the groups that were there at its
+// start waits until it does.
+func TestPreviewKnowsAllGroups(t *testing.T) {
+	t.Parallel()
+	const all = "workloads: [{name: a, match: {cgroup: /a*}, class: LS"
+	h := newHost(t, all+"}]\n")
+	const groups = 100
+	for i := range groups {
+		h.mkdir(fmt.Sprint("a", i))
+	}
+	got, err := h.run().PreviewConfig(t.Context(), api.Proposal{Text: header + all + ", limits: {weight: 200}}]\n"})
+	if err != nil || len(got.Effects) != groups {
+		t.Errorf("%d effects, want %d; %v", len(got.Effects), groups, err)
+	}
+}
+
 // applied previews and applies a proposal, and compares the two with each other and with
 // the kernel.
 func (h *host) applied(r *running, name string, p api.Proposal) api.Revision {

@@ -387,12 +387,14 @@ function drawGuard(g) {
   $("calm").hidden = g.mode === "off" || g.suffers.length > 0;
 }
 
+const titles = { cache: "Caches", io: "Block I/O", power: "Power" };
+
 function drawClasses(kinds) {
   $("classes").hidden = kinds.length === 0;
   const now = JSON.stringify(kinds);
   if ($("kinds").dataset.shown === now) return;
   $("kinds").dataset.shown = now;
-  $("kinds").replaceChildren(...kinds.map((k) => el("div", "", el("h3", "", k.kind), el("p", "hint", k.about || ""), el("ul", "", ...k.lines.map((l) => el("li", "", l))))));
+  $("kinds").replaceChildren(...kinds.map((k) => el("div", "", el("h3", "", titles[k.kind] || k.kind), el("p", "hint", k.about || ""), el("ul", "", ...k.lines.map((l) => el("li", "", l))))));
 }
 
 function draw(s) {

@@ -3,7 +3,6 @@ package web
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
@@ -39,8 +38,7 @@ func guardOf(g api.Guard) Guard {
 	out.About = fmt.Sprintf("%s, %s known; %s", plain.Count(len(s.Sensitive), "sensitive workload"), plain.Count(s.Others, "other group"), probe)
 	for _, f := range s.Findings {
 		f.Victim, f.Suspect = name(f.Victim), name(f.Suspect)
-		what, _, _ := strings.Cut(f.String(), "\n")
-		out.Suffers = append(out.Suffers, fmt.Sprintf("%s (%.0f %% sure)", what, 100*f.Confidence))
+		out.Suffers = append(out.Suffers, f.Sentence())
 	}
 	for _, state := range s.States {
 		for _, a := range state.Actions {

@@ -132,6 +132,12 @@ func (i *Interrupts) String() string {
 	return text
 }
 
+// Sentence says in one line who suffers, from what, by whom, and how sure that is.
+func (f Finding) Sentence() string {
+	what, _, _ := strings.Cut(f.String(), "\n")
+	return fmt.Sprintf("%s (%.0f %% sure)", what, 100*f.Confidence)
+}
+
 // String says in plain words who suffers, from what, by whom, how sure that is,
 // on what evidence, and what would help.
 func (f Finding) String() string {

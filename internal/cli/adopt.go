@@ -112,7 +112,7 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err er
 	w, err = n.Place(cmd.Context(), spec)
 	if is[*agent.MissingError](err) && f.group != "" {
 		if root, openErr := systemd.Open(rootDir(cmd)); openErr == nil {
-			if why := partlyThere(root, f.group); why != "" {
+			if why := unreadable(root, f.group); why != "" {
 				return w, fmt.Errorf("--cgroup %s: %s", plain.Shell(f.group), why)
 			}
 		}

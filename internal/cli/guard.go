@@ -313,7 +313,7 @@ func (g *guarding) check(ctx context.Context, host *guard.Host) error {
 			if err != nil {
 				return err
 			}
-			if where := partlyThere(root, group); where != "" {
+			if where := unreadable(root, group); where != "" {
 				return exitStatus{exitUsage, fmt.Errorf("--sensitive %s: %s", group, where)}
 			}
 		}

@@ -50,11 +50,8 @@ func agentGuardText(g *api.Guard) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "the agent's guard runs (%s), helps %s\n", g.Mode, plain.Count(len(g.Status.Sensitive), "group"))
 	for _, f := range g.Status.Findings {
-		fmt.Fprintf(&b, "  found: %s lacks %v", name(f.Victim), f.Resource)
-		if f.Suspect != "" {
-			fmt.Fprintf(&b, ", because of %s", name(f.Suspect))
-		}
-		fmt.Fprintf(&b, " (%.0f %% sure)\n", 100*f.Confidence)
+		f.Victim, f.Suspect = name(f.Victim), name(f.Suspect)
+		fmt.Fprintf(&b, "  found: %s\n", plain.Line(f.Sentence()))
 	}
 	if g.Mode == config.GuardEnforce {
 		activeText(&b, g.Status.Active, name)

@@ -39,7 +39,7 @@ func TestAgentGuardText(t *testing.T) {
 		Sensitive: []string{"web"}, Findings: []detect.Finding{{Victim: "web", Suspect: "x", Resource: detect.CPU, Confidence: 0.8}},
 		Active: []control.Action{{Remedy: detect.Weight, Group: "batch", Victim: "web", Limits: cgroup.Limits{Idle: cgroup.On}}},
 	}
-	found := "helps 1 group\n  found: w:web lacks cpu, because of x (80 % sure)\n"
+	found := "helps 1 group\n  found: w:web waits for CPUs that others use, because of x (80 % sure)\n"
 	for name, tc := range map[string]struct {
 		g    api.Guard
 		want string

@@ -263,6 +263,11 @@ func guardStatus(cmd *cobra.Command) (*guardState, error) {
 	return s, err
 }
 
+// none reports whether no guard runs, and none left anything.
+func (s *guardState) none() bool {
+	return s.Agent == nil && s.Running == nil && s.Elsewhere == nil && len(s.Left) == 0
+}
+
 func (s *guardState) text() string {
 	var b strings.Builder
 	if s.Agent != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -512,6 +513,73 @@ func TestAllThatIsWrong(t *testing.T) {
 		_, errs, code = berth(t, append([]string{verb[0], "--root", placedHost(t), "apj"}, verb[1:]...)...)
 		if code != exitError || !strings.Contains(errs, `apj: there is no such workload; did you mean "api"?`) {
 			t.Errorf("%s: status %d: %s", verb[0], code, errs)
+		}
+	}
+}
+
+// What a command is to be near decides where berth run has it, and the kernel is told.
+func TestRunNearDevicesAndHugePages(t *testing.T) {
+	t.Parallel()
+	dir, k, m := emptyHost(t)
+	for node, pages := range []string{"16", "128"} {
+		if err := k.Put(fmt.Sprintf("sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages", node), pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := agent.Open(t.Context(), agent.Options{
+		Root: kernel.NewRoot(dir, k), Dir: nodeDir(dir), Machine: m,
+		Settings: agent.Settings{Config: place.Config{Devices: []place.Device{{Name: "nic0", Kind: "nic", Nodes: cpuset.MustOf(1)}}}},
+	})
+	if err == nil {
+		err = k.Start("100")
+	}
+	if err == nil { // so that its settings are kept
+		_, err = n.Place(t.Context(), agent.Spec{Request: place.Request{ID: "db", Class: place.LS}, PID: 100})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	far, near := cpuset.MustParse("0-3,8-11"), cpuset.MustParse("4-7,12-15")
+	for _, tt := range []struct {
+		args []string
+		in   cpuset.Set
+		err  string
+	}{
+		{nil, far, ""},
+		{[]string{"--device", "nic0"}, near, ""},
+		{[]string{"--device", "nic=1"}, near, ""},
+		{[]string{"--hugepages", "2Mi=64Mi"}, near, ""},
+		{[]string{"--hugepages", "2Mi=16Mi"}, far, ""},
+		{[]string{"--device", "nic=2"}, cpuset.Set{}, `device "nic": 2 asked, the host has 1`},
+		{[]string{"--device", "nic1"}, cpuset.Set{}, `device "nic1"`},
+		{[]string{"--hugepages", "2Mi=1Gi"}, cpuset.Set{}, "not enough hugepages-2Mi: 1Gi asked"},
+	} {
+		args := append([]string{"run", "--root", dir, "--dry-run", "-o", "json", "--class", "LSR", "--cpus", "1"}, tt.args...)
+		out, errs, code := berth(t, append(args, "--", "true")...)
+		if tt.err != "" {
+			if code == exitOK || !strings.Contains(errs, tt.err) {
+				t.Errorf("%v: status %d: %q, want %q", tt.args, code, errs, tt.err)
+			}
+			continue
+		}
+		var draft struct {
+			Workload agent.Workload `json:"workload"`
+			Plan     kernel.Plan    `json:"plan"`
+		}
+		if err := json.Unmarshal([]byte(out), &draft); err != nil {
+			t.Fatalf("%v: %v: %s%s", tt.args, err, out, errs)
+		}
+		if got := draft.Workload.CPUs; got.Len() != 1 || !tt.in.Contains(got) {
+			t.Errorf("%v: CPUs %s, want one of %s", tt.args, got, tt.in)
+		}
+		told := slices.ContainsFunc(draft.Plan, func(s kernel.Step) bool {
+			return strings.HasSuffix(s.Path, "/cpuset.cpus") && s.Value == draft.Workload.CPUs.String()
+		})
+		if !told {
+			t.Errorf("%v: the kernel is not told: %v", tt.args, draft.Plan)
 		}
 	}
 }

@@ -73,7 +73,11 @@ func (s *hostStatus) text(now time.Time) string {
 	}
 	b.WriteString(s.Guard.text())
 	titles := []string{"NAME", "CLASS", "CPUS", "ASKED", "LIMITS", "AGE"}
+	hint := ""
+	if s.Agent == nil && s.Guard.none() && len(s.Workloads) == 0 {
+		hint = "\nBerth does nothing here so far. To see which workload suffers, from what, because of which:\n  sudo berth diagnose\n"
+	}
 	return b.String() + "\n" + workloadTable(s.Workloads, now, titles, func(w *agent.Workload, _ *usage) []string {
 		return []string{plain.Line(w.ID()), w.Spec.Request.Class.String(), starred(w), dash(askedCPU(w)), dash(limitsText(&w.Limits)), age(now.Sub(w.Since))}
-	})
+	}) + hint
 }

@@ -51,7 +51,7 @@ func (o *observation) find(name string) (string, error) {
 	}
 	if len(pids) == 0 && o.host != nil {
 		if root, err := kernel.Open("/"); err == nil {
-			if where := partlyThere(root, name); where != "" {
+			if where := unreadable(root, name); where != "" {
 				return "", fmt.Errorf("%s: %s", name, where)
 			}
 		}
@@ -105,30 +105,57 @@ func findPod(h *observe.Header, name string) (string, error) {
 	return found[0], nil
 }
 
-// partlyThere says where a v1 group is that lacks hierarchies; "" if it is in none, or in
-// all of those that have its CPU time, memory and CPUs.
-func partlyThere(root *kernel.Root, group string) string {
+// unreadable says why a control group that is there has no figures: it is without processes
+// or, on v1, in some hierarchies only; "" if it is not there, or is all right.
+func unreadable(root *kernel.Root, group string) string {
 	host, err := cgroup.Detect(root)
 	group = strings.Trim(group, "/")
 	if err != nil || group == "" || !fs.ValidPath(group) {
 		return ""
 	}
-	var has, lacks []string
+	var has, lacks, used, unused []string // the last two of those that have it
 	for _, controller := range []string{cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet, cgroup.Memory, cgroup.IO} {
 		t, ok := host.Hierarchy(controller)
-		if !ok || t.Version != 1 {
+		if !ok {
 			continue
 		}
-		if _, err := fs.Stat(root.FS(), path.Join(t.Dir, group)); err == nil {
+		dir := path.Join(t.Dir, group)
+		if _, err := fs.Stat(root.FS(), dir); err == nil {
 			has = append(has, controller)
-		} else {
-			lacks = append(lacks, "/"+path.Join(t.Dir, group))
+			if populated(root.FS(), dir) {
+				used = append(used, controller)
+			} else {
+				unused = append(unused, "/"+path.Join(dir, "cgroup.procs"))
+			}
+		} else if t.Version == 1 {
+			lacks = append(lacks, "/"+dir)
 		}
 	}
-	if len(has) == 0 || len(lacks) == 0 {
+	switch {
+	case len(has) == 0:
 		return ""
+	case len(lacks) > 0:
+		return fmt.Sprintf("this control group is in the hierarchies of %s only; make it, with its processes, in the others too, where its figures are read and its limits are written: mkdir %s", strings.Join(has, ", "), strings.Join(lacks, " "))
+	case len(used) == 0:
+		return "this control group has no processes"
+	case len(unused) > 0:
+		return fmt.Sprintf("the processes of this control group are in the hierarchies of %s only; put them into it in the others too, where its figures are read and its limits are written: %s", strings.Join(used, ", "), strings.Join(unused, " "))
 	}
-	return fmt.Sprintf("this control group is in the hierarchies of %s only; make it, with its processes, in the others too, where its figures are read and its limits are written: mkdir %s", strings.Join(has, ", "), strings.Join(lacks, " "))
+	return ""
+}
+
+// populated reports whether a control group, or one below it, has processes.
+func populated(root fs.FS, dir string) (found bool) {
+	_ = fs.WalkDir(root, dir, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			text, _ := fs.ReadFile(root, path.Join(name, "cgroup.procs"))
+			if found = len(text) > 0; found {
+				return fs.SkipAll
+			}
+		}
+		return nil
+	})
+	return found
 }
 
 // ofProcess is the group of a process or, in no group of its own, its program.

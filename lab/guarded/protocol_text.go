@@ -47,7 +47,7 @@ func ProtocolSheet(r *ProtocolResult, a *ProtocolAnalysis) *report.Sheet {
 		}
 		return s
 	}
-	s.Headline, s.Answer, s.Open = a.headline(), a.answer(r), a.headline() == ""
+	s.Headline, s.Answer, s.Open = a.headline(), a.answer(r), a.of(Shown) == 0
 	s.Fact("looks", a.looks(r))
 	s.Fact("generator", protocolGenerator(r))
 	s.Fact("placebos", a.placebos())

@@ -89,6 +89,7 @@ type plotting struct {
 const (
 	panelGap   = 12.0
 	charWidth  = 6.7
+	axisChars  = 7    // of the values beside a vertical axis
 	labelSpace = 15.0 // between labels, vertically
 	lineHeight = 14.0
 )
@@ -186,10 +187,11 @@ func (d *plotting) frame() frame {
 		if panel.Y.Label != "" {
 			f.top = 28
 		}
-		left = max(left, len([]rune(clip(panel.Name, d.chars))), len([]rune(panel.About)))
+		beside := max(len([]rune(clip(panel.Name, d.chars))), len([]rune(panel.About)))
 		if panel.Y.Format != nil {
-			left = max(left, 7)
+			beside += axisChars
 		}
+		left = max(left, beside)
 		for _, t := range panel.Y.Ticks {
 			left, right = max(left, len([]rune(clip(t.Text, d.chars)))), max(right, len([]rune(t.Value)))
 		}
@@ -212,8 +214,12 @@ func (d *plotting) panel(panel *Panel, f frame) {
 	}
 	if panel.Name != "" {
 		d.rect("lane", point{f.left, f.top}, point{f.right, f.bottom}, "")
-		d.text("name", end, point{f.left - 8, f.top + 16}, clip(panel.Name, d.chars))
-		d.text("tick", end, point{f.left - 8, f.top + 32}, panel.About)
+		at := f.left - 8
+		if panel.Y.Format != nil {
+			at -= charWidth * axisChars
+		}
+		d.text("name", end, point{at, f.top + 16}, clip(panel.Name, d.chars))
+		d.text("tick", end, point{at, f.top + 32}, panel.About)
 	}
 	if panel.Y.Rows {
 		for _, t := range panel.Y.Ticks {

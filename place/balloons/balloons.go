@@ -74,6 +74,7 @@
 package balloons
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -108,6 +109,9 @@ type Policy struct {
 	Cores    Order `json:"cores,omitzero"`
 	// IdleCPUClass is the CPU class of allowed CPUs in no balloon; "" is no class.
 	IdleCPUClass string `json:"idleCPUClass,omitempty"`
+	// As is the name of the policy whose options the types are made of (StaticPools, PodPools);
+	// "" is this one's own.
+	As string `json:"-"`
 }
 
 // Type is a kind of balloon.
@@ -175,7 +179,15 @@ type Type struct {
 }
 
 // Name returns "balloons".
-func (Policy) Name() string { return "balloons" }
+func (p Policy) Name() string { return cmp.Or(p.As, "balloons") }
+
+// kind is what a type is called in the options, before its name.
+func (p Policy) kind() string {
+	if p.As != "" {
+		return "pool "
+	}
+	return "balloon type "
+}
 
 // Ignores implements place.Ignorer.
 func (p Policy) Ignores() []place.Field {

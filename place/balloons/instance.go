@@ -56,7 +56,7 @@ func (k *task) mayJoin(ty *Type) error {
 		return refuse("no member of a balloon has CPUs of its own")
 	}
 	if k.r.BindRequired && k.r.Bind != place.BindAny {
-		return refuse("the bind policy is that of balloon type " + ty.Name)
+		return refuse("the bind policy is that of " + k.kind() + ty.Name)
 	}
 	if text, ok := k.r.Hints[HintHide]; ok {
 		if _, err := strconv.ParseBool(text); err != nil {
@@ -69,7 +69,7 @@ func (k *task) mayJoin(ty *Type) error {
 			return refuse("hint " + hint + " is not a number")
 		}
 		if ok && len(ty.Lists) == 0 {
-			return refuse("balloon type " + ty.Name + " has no lists")
+			return refuse(k.kind() + ty.Name + " has no lists")
 		}
 	}
 	return nil
@@ -322,7 +322,10 @@ func (k *task) noMore(ty *Type, all []balloon) error {
 		}
 		reasons[i] += ": " + cmp.Or(plainly.tooFull(ty, b, free, true), "not for it")
 	}
-	e.Reason = fmt.Sprintf("no balloon of type %s has room (%s), and there may be no more (maxBalloons; instances)", ty.Name, strings.Join(reasons, "; "))
+	full := strings.Join(reasons, "; ")
+	if e.Reason = fmt.Sprintf("no balloon of type %s has room (%s), and there may be no more (maxBalloons; instances)", ty.Name, full); k.As != "" {
+		e.Reason = fmt.Sprintf("the pool %s has no room (%s)", ty.Name, full)
+	}
 	return e
 }
 

@@ -184,7 +184,7 @@ func (p *Policy) typeOf(r *place.Request) (*Type, error) {
 	if name, ok := r.Hints[HintType]; ok {
 		ty := p.find(name)
 		if ty == nil {
-			return nil, &place.RejectedError{ID: r.ID, Reason: "no balloon type " + name}
+			return nil, &place.RejectedError{ID: r.ID, Reason: "no " + p.kind() + name}
 		}
 		return ty, nil
 	}

@@ -8,16 +8,6 @@ import (
 	"berth.dev/berth/place"
 )
 
-// Preset is a Policy that goes by another name, and whose types are made of the options
-// of that name.
-type Preset struct {
-	Policy
-	As string
-}
-
-// Name returns the preset's name.
-func (p Preset) Name() string { return p.As }
-
 // StaticPools are the options of the CRI Resource Manager's policy static-pools: lists of
 // CPUs that are made once and for all. The hint "balloon" names a workload's pool; HintLists
 // and HintSocket ask for several lists of an exclusive pool, or for those of a socket.
@@ -39,7 +29,7 @@ type StaticPool struct {
 
 // Policy makes the policy; an error says which options make no sense.
 func (o StaticPools) Policy() (place.Policy, error) {
-	p := Preset{As: "static-pools"}
+	p := Policy{As: "static-pools"}
 	for _, pool := range o.Pools {
 		if len(pool.Lists) == 0 || slices.ContainsFunc(pool.Lists, cpuset.Set.IsEmpty) {
 			return nil, fmt.Errorf("static pool %q: each of its lists has a CPU, and there is one list at least", pool.Name)
@@ -77,7 +67,7 @@ type PodPool struct {
 
 // Policy makes the policy; an error says which options make no sense.
 func (o PodPools) Policy() (place.Policy, error) {
-	p := Preset{As: "podpools"}
+	p := Policy{As: "podpools"}
 	for _, pool := range o.Pools {
 		if pool.CPUs < 1 || pool.Instances < 0 || pool.MaxPods < 0 {
 			return nil, fmt.Errorf("pod pool %q: it has 1 CPU at least, and no amount is negative", pool.Name)

@@ -280,6 +280,10 @@ func (k *task) fitLists(ty *Type, pool *place.Pool, milli int) (place.Pool, erro
 	allowed = k.required(allowed)
 	next := place.Pool{Name: pool.Name, Kind: ty.Name}
 	got := 0
+	var all cpuset.Set
+	for _, list := range ty.Lists {
+		all = all.Union(list)
+	}
 	for _, list := range ty.Lists {
 		enough := ty.Overcommit || 1000*next.CPUs.Len() >= milli
 		if got > 0 && got >= count && enough {
@@ -291,7 +295,7 @@ func (k *task) fitLists(ty *Type, pool *place.Pool, milli int) (place.Pool, erro
 		}
 	}
 	if got == 0 || got < count || !ty.Overcommit && 1000*next.CPUs.Len() < milli {
-		return place.Pool{}, &place.RejectedError{ID: k.r.ID, Reason: "too few free CPU lists of balloon type " + ty.Name + " (lists)", Short: true}
+		return place.Pool{}, &place.RejectedError{ID: k.r.ID, Reason: "too few free CPU lists of " + k.kind() + ty.Name + " (lists)", Short: true, Within: all}
 	}
 	next.Idle = k.idle(ty, next.CPUs)
 	return next, nil

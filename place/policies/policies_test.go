@@ -79,19 +79,19 @@ func TestOptions(t *testing.T) {
 		},
 		{
 			"static-pools", "pools:\n- {name: rt, lists: ['1,5', 2-3], exclusive: true, namespaces: [rt-*]}\n- {name: rest, lists: ['4']}",
-			balloons.Preset{As: "static-pools", Policy: balloons.Policy{Types: []balloons.Type{
+			balloons.Policy{As: "static-pools", Types: []balloons.Type{
 				{
 					Name: "rt", Namespaces: []string{"rt-*"}, Lists: []cpuset.Set{cpuset.MustParse("1,5"), cpuset.MustParse("2-3")},
 					Overcommit: true, SpreadPods: true, PreferNew: true, Slots: 1,
 				},
 				{Name: "rest", Lists: []cpuset.Set{cpuset.MustParse("4")}, Overcommit: true, SpreadPods: true, PreferNew: true},
-			}}},
+			}},
 		},
 		{
 			"podpools", "pools: [{name: dual, cpus: 2, instances: 3, maxPods: 4, fill: packed}]",
-			balloons.Preset{As: "podpools", Policy: balloons.Policy{Types: []balloons.Type{{
+			balloons.Policy{As: "podpools", Types: []balloons.Type{{
 				Name: "dual", MinCPUs: 2, MaxCPUs: 2, MinBalloons: 3, MaxBalloons: 3, Slots: 4, Overcommit: true, Fill: balloons.Fullest, ElseDefault: true,
-			}}}},
+			}}},
 		},
 	} {
 		named, err := policies.Find(tc.policy)

@@ -26,6 +26,8 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 	restricted := map[string]any{"cpuManagerPolicy": "static", "topologyManagerPolicy": "restricted"}
 	full := map[string]any{"cpuManagerPolicy": "static", "full-pcpus-only": true}
 	webs := map[string]any{"balloonTypes": []any{map[string]any{"name": "web", "maxCPUs": 4, "maxBalloons": 1}}}
+	rt := map[string]any{"pools": []any{map[string]any{"name": "rt", "lists": []any{"1,5"}, "exclusive": true}, map[string]any{"name": "rest", "lists": []any{"2-3"}}}}
+	dual := map[string]any{"pools": []any{map[string]any{"name": "dual", "cpus": 2, "maxPods": 1}}}
 	node0 := func(r *place.Request) { r.Nodes, r.NodesRequired = set("0"), true }
 	iso := func(r *place.Request) { r.Isolated = place.Require }
 	cores := func(r *place.Request) { r.Bind, r.BindRequired = place.FullPCPUs, true }
@@ -205,6 +207,38 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		{
 			"balloons", webs, "grow", none, []place.Request{in(ls("a", 3000), "web"), ls("b", 2000)}, ls("x", 5000),
 			"request \"x\": no balloon of type default has room (default/0 of b: too few CPUs to grow), and there may be no more (maxBalloons; instances): CPUs 0,2 are of the pool default/0, of b; CPUs 1,4-5 are of the pool web/0, of a",
+		},
+		{
+			"static-pools", rt, "held", none, []place.Request{in(ls("a", 1000), "rt")}, in(ls("x", 1000), "rt"),
+			"request \"x\": too few free CPU lists of pool rt (lists): CPUs 1,5 are of the pool rt/0, of a",
+		},
+		{
+			"static-pools", rt, "unknown pool", none, nil, in(ls("x", 1000), "web"),
+			"request \"x\": no pool web",
+		},
+		{
+			"static-pools", map[string]any{"pools": []any{map[string]any{"name": "rt", "lists": []any{"1,5"}}}}, "default", none, []place.Request{ls("a", 6000)}, ls("x", 1000),
+			"request \"x\": the pool default has no room (default/0 of a: too few CPUs to grow): CPUs 0,2-4,6-7 are of the pool default/0, of a",
+		},
+		{
+			"static-pools", rt, "own", none, []place.Request{in(ls("a", 1000), "rt")}, lse("x", 6),
+			"request \"x\": the pool default has no room (default/0: too few CPUs to grow): CPU 6 is of the pool default/0, which is empty; CPUs 1,5 are of the pool rt/0, of a",
+		},
+		{
+			"static-pools", rt, "machine", none, nil, ls("x", 9000),
+			"request \"x\": the pool default has no room (default/0: too few CPUs to grow): the host has 8 CPUs; CPU 6 is of the pool default/0, which is empty",
+		},
+		{
+			"podpools", dual, "default", none, []place.Request{in(ls("a", 1000), "dual"), ls("b", 5000)}, in(ls("x", 2000), "dual"),
+			"request \"x\": the pool default has no room (default/0 of b: too few CPUs to grow): CPUs 1-3,6-7 are of the pool default/0, of b; CPUs 0,4 are of the pool dual/0, of a",
+		},
+		{
+			"podpools", dual, "unknown pool", none, nil, in(ls("x", 1000), "web"),
+			"request \"x\": no pool web",
+		},
+		{
+			"podpools", dual, "machine", none, nil, ls("x", 9000),
+			"request \"x\": the pool default has no room (default/0: too few CPUs to grow): the host has 8 CPUs; CPU 1 is of the pool default/0, which is empty; CPUs 0,4 are of the pool dual/0, which is empty",
 		},
 	} {
 		p, err := policies.New(c.policy, c.options)

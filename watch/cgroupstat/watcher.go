@@ -121,6 +121,10 @@ func NewWatcher(c WatcherConfig) (*Watcher, error) {
 	return w, nil
 }
 
+// Pending is how many events Next returns without waiting: at first, one for each group
+// that was there already, and what is to be told of crowded subtrees.
+func (w *Watcher) Pending() int { return len(w.ready) }
+
 // Next returns the next event, waiting for it, or the context's error.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	for len(w.ready) == 0 {
