@@ -172,8 +172,9 @@ func isQdisc(name string) bool {
 }
 
 // outside returns an error unless a name is of a queueing discipline, or leads, without symbolic
-// links, to a tree of control groups, a power setting or how a process is scheduled. Of the mounts around it the innermost counts, and of several at one place
-// the last, which hides the others.
+// links, to a tree of control groups, a power setting or how a process is scheduled. Of the
+// mounts around it the innermost counts, and of several at one place the last, which hides the
+// others.
 func (g *ground) outside(name string) error {
 	if isQdisc(name) {
 		return nil

@@ -15,11 +15,13 @@ const (
 	Ratio // 0 to 1
 	Hertz
 	Joules
+	BytesPerSecond
 )
 
-// String returns "seconds", "bytes", "count", "ratio", "hertz" or "joules".
+// String returns "seconds", "bytes", "count", "ratio", "hertz", "joules" or
+// "bytes_per_second".
 func (u Unit) String() string {
-	return plain.Word([]string{"seconds", "bytes", "count", "ratio", "hertz", "joules"}, u)
+	return plain.Word([]string{"seconds", "bytes", "count", "ratio", "hertz", "joules", "bytes_per_second"}, u)
 }
 
 // Quantity is what was measured. Its unit and whether it is a counter follow
@@ -146,6 +148,27 @@ const (
 	// beside it, where it is counted (counters).
 	EnergyPackages
 	EnergyMemory
+
+	// NetSent and NetReceived are bytes, NetPacketsSent and NetPacketsReceived packets, by
+	// Link; of a group those of its sockets beside loopback, from the IP header on, and as
+	// the whole where its links are not the host's (counters).
+	NetSent
+	NetReceived
+	NetPacketsSent
+	NetPacketsReceived
+	// LinkRate is what a link can send, LinkQueued what waits to be sent there, LinkDropped
+	// counts packets that were dropped before they were sent (counter).
+	LinkRate
+	LinkQueued
+	LinkDropped
+	// RoundTrip is the mean smoothed round-trip time of TCP connections, weighed by what each
+	// sent since the sample before; RoundTripLeast is the least of the last minutes.
+	RoundTrip
+	RoundTripLeast
+	// Segments counts TCP segments with data that were sent, Retransmits those sent again
+	// (counters).
+	Segments
+	Retransmits
 )
 
 type info struct {
@@ -215,6 +238,17 @@ var infos = [...]info{
 	Frozen:              {"frozen", Count, false},
 	EnergyPackages:      {"energy_packages", Joules, true},
 	EnergyMemory:        {"energy_memory", Joules, true},
+	NetSent:             {"net_sent", Bytes, true},
+	NetReceived:         {"net_received", Bytes, true},
+	NetPacketsSent:      {"net_packets_sent", Count, true},
+	NetPacketsReceived:  {"net_packets_received", Count, true},
+	LinkRate:            {"link_rate", BytesPerSecond, false},
+	LinkQueued:          {"link_queued", Bytes, false},
+	LinkDropped:         {"link_dropped", Count, true},
+	RoundTrip:           {"round_trip", Seconds, false},
+	RoundTripLeast:      {"round_trip_least", Seconds, false},
+	Segments:            {"segments", Count, true},
+	Retransmits:         {"retransmits", Count, true},
 }
 
 // Unit returns the unit of the quantity's values.

@@ -47,8 +47,8 @@ const (
 // Part is a piece of a Subject; the zero value is the whole of it.
 type Part struct {
 	Kind PartKind `json:"kind"`
-	// ID is the number of a CPU, NUMA node or last-level cache; for a block device
-	// it is DeviceID of its numbers.
+	// ID is the number of a CPU, NUMA node, last-level cache or network interface; for a
+	// block device it is DeviceID of its numbers.
 	ID int `json:"id"`
 }
 
@@ -62,13 +62,14 @@ const (
 	Node
 	Device
 	Cache
+	Link // a network interface
 )
 
 // DeviceID packs the major and minor number of a block device as the kernel
 // does (include/linux/kdev_t.h): 12 and 20 bits.
 func DeviceID(major, minor int) int { return major<<20 | minor }
 
-// String returns "", "cpu3", "node0" or "8:0".
+// String returns "", "cpu3", "node0", "link2" or "8:0".
 func (p Part) String() string {
 	switch p.Kind {
 	case Whole:
@@ -114,7 +115,7 @@ type partKinds struct{}
 
 var (
 	scopeNames = []string{Host: "host", Group: "group", Process: "process"}
-	partNames  = []string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device", Cache: "cache"}
+	partNames  = []string{Whole: "whole", CPU: "cpu", Node: "node", Device: "device", Cache: "cache", Link: "link"}
 )
 
 func (scopes) Words() []string { return scopeNames }

@@ -131,6 +131,9 @@ func figureFamilies() []figureFamily {
 		{"llc_occupancy_bytes", "What lies in a last-level cache.", watch.Cache, "", words{"": watch.LLCOccupancy}},
 		{"memory_bandwidth_bytes_total", "Bytes to and from memory through a last-level cache.", watch.Cache, "", words{"": watch.Bandwidth}},
 		{"memory_bandwidth_local_bytes_total", "Bytes to and from the cache's own NUMA node.", watch.Cache, "", words{"": watch.BandwidthLocal}},
+		{"tcp_round_trip_seconds", "Mean round-trip time of TCP connections to other hosts that sent something.", watch.Whole, "", words{"": watch.RoundTrip}},
+		{"tcp_segments_total", "TCP segments with data sent to other hosts.", watch.Whole, "", words{"": watch.Segments}},
+		{"tcp_retransmits_total", "Those sent again.", watch.Whole, "", words{"": watch.Retransmits}},
 	}
 }
 

@@ -53,7 +53,7 @@ var learned = [...]struct {
 	factor float64
 }{
 	{RunQueueP99, 4}, {WaitRatio, 1.25}, {CPUPressure, 1.25}, {MemoryPressure, 1.5}, {IOPressure, 1.5},
-	{CPI, 1.1}, {MPKI, 1.2}, {Clock, 0.9}, {Occupancy, 0.8},
+	{CPI, 1.1}, {MPKI, 1.2}, {Clock, 0.9}, {Occupancy, 0.8}, {RoundTrip, 1.5}, {Resent, 2},
 }
 
 // Baseline has the usual values of one workload, by load level and signal.

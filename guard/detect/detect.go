@@ -407,7 +407,7 @@ func (w *workload) findings(to []Finding) []Finding {
 		if !InNoGroup(suspect) {
 			f.Remedies = RemediesFor(f.Resource, h.last.own)
 		}
-		if by := f.Resource; suspect == "" && !h.last.own && (by == CPU || by == Memory || by == IO) {
+		if by := f.Resource; suspect == "" && !h.last.own && (by == CPU || by == Memory || by == IO || by == Network) {
 			untold = append(untold, f)
 		} else {
 			to = append(to, f)

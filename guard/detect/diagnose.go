@@ -81,8 +81,11 @@ func (w *workload) evidence(of ...Signal) []Evidence {
 // fact is evidence by a signal of the workload that reached a fixed share.
 func (w *workload) fact(s Signal, threshold float64) Evidence {
 	subject := subjectOf(w.Group)
-	if s == StealShare || s == DomainBandwidth {
+	switch s {
+	case StealShare, DomainBandwidth:
 		subject = watch.Subject{}
+	case LinkUse, LinkWait, LinkLost:
+		subject = watch.Subject{Part: w.link}
 	}
 	return Evidence{Subject: subject, Signal: s, Value: w.value[s], Threshold: threshold, From: w.from, To: w.to}
 }
@@ -108,7 +111,7 @@ type Gap struct {
 // silentWithout are signals that are missing also while nothing happens which they could
 // tell of. Where what they are made of is told, they are no gap.
 var silentWithout = map[Signal][]watch.Quantity{
-	RunQueueP99: {watch.Queued}, ForeignQueued: {watch.Queued}, IdleQueued: {watch.Queued}, OwnIO: {watch.IORead},
+	RunQueueP99: {watch.Queued}, RoundTrip: {watch.Segments}, ForeignQueued: {watch.Queued}, IdleQueued: {watch.Queued}, OwnIO: {watch.IORead},
 	CPI: {watch.Cycles, watch.Instructions}, Clock: {watch.Cycles, watch.Instructions}, MPKI: {watch.LLCMisses, watch.Instructions},
 }
 
@@ -145,7 +148,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	for _, s := range []Signal{ThrottledPeriods, Withheld, StealShare, MemoryPressure, IOPressure, CPI, Clock} {
 		unusual = unusual || w.stands(s)
 	}
-	unusual = unusual || waits && !d.ownWaits(w)
+	unusual = unusual || waits && !d.ownWaits(w) || w.networkShort()
 
 	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= antagonist {
 		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, antagonist)...))
@@ -155,6 +158,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	}
 	d.diagnoseMemory(w)
 	d.diagnoseIO(w)
+	d.diagnoseNetwork(w)
 	if w.value[LocalMemory] <= nearMemory && w.value[CPUUse] >= leastUse {
 		w.conclude(NUMA, "", 1, append(w.above(LocalMemory, nearMemory), w.evidence(CPI)...))
 	}

@@ -14,6 +14,7 @@ type window struct {
 	value    [signals]float64
 	stolen   float64 // by the hypervisor, in CPUs
 	queued   queued
+	link     watch.Part // of LinkUse, LinkWait, LinkLost and OwnSent
 }
 
 // measure derives the signals; of suspects only their CPU use.
@@ -44,6 +45,7 @@ func (d *Detector) measure(w *workload, from, to watch.Time) {
 	share(MemoryPressure, watch.MemorySome)
 	share(IOPressure, watch.IOSome)
 	w.value[OwnIO] = d.ownIO(w)
+	d.measureNetwork(w)
 }
 
 // cpus is how many CPUs the host has, or more than any has.

@@ -20,6 +20,7 @@ const (
 	CPU                             // CPU time, which neighbours have
 	Memory                          // memory: pages are reclaimed while the victim waits
 	IO                              // block I/O
+	Network                         // the way out of the host: a link is full
 	MemoryBandwidth                 // the way to memory
 	LLC                             // room in the last-level cache
 	SMT                             // the core, whose other thread is busy
@@ -61,6 +62,10 @@ var resourceInfos = [resources]struct {
 		[]Signal{MemoryPressure}, []Signal{MemoryPressure, LimitEvents}, []Remedy{MemoryHigh}, []Remedy{RaiseLimit}, nil,
 	},
 	IO: {"io", "waits for block I/O", []Signal{IOPressure}, []Signal{IOPressure, OwnIO}, []Remedy{IOWeight, IOThrottle}, []Remedy{}, nil},
+	Network: {
+		"network", "waits for a full network link",
+		[]Signal{RoundTrip, Resent}, []Signal{RoundTrip}, []Remedy{SendCap}, []Remedy{}, nil,
+	},
 	MemoryBandwidth: {
 		"memory_bandwidth", "lacks memory bandwidth",
 		[]Signal{CPI}, []Signal{CPI, DomainBandwidth, ThrottledPeriods, StealShare}, []Remedy{BandwidthCap, ShrinkCPUs}, nil, nil,
@@ -145,6 +150,7 @@ const (
 	MemoryHigh    Remedy = "memory_high"
 	IOWeight      Remedy = "io_weight"
 	IOThrottle    Remedy = "io_throttle"
+	SendCap       Remedy = "send_cap"
 	PlaceMemory   Remedy = "place_memory"
 	Power         Remedy = "power"
 	ProcessWeight Remedy = "process_weight"
@@ -165,6 +171,7 @@ var remedyWords = map[Remedy]string{
 	MemoryHigh:    "memory.high for best-effort work",
 	IOWeight:      "lower io.weight for best-effort work",
 	IOThrottle:    "fewer bytes per second for best-effort work, on the disks that both use",
+	SendCap:       "a lower rate for what best-effort work sends over the link",
 	PlaceMemory:   "restart the victim with its CPUs and memory on one node",
 	ProcessWeight: "SCHED_IDLE, or the least nice value, for processes in no group",
 	ProcessCPUs:   "fewer CPUs, by affinity, for processes in no group",

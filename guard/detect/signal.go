@@ -65,11 +65,23 @@ const (
 	// OwnIO is its part of the bytes that went to and from its block devices, 0
 	// while it is not under I/O pressure.
 	OwnIO
+	// RoundTrip is the mean round trip of the workload's TCP connections, in seconds, Resent
+	// the part of their segments that were sent again.
+	RoundTrip
+	Resent
+	// LinkUse is what the link by which the workload sends most sends, of its rate; LinkWait
+	// the time to send what waits in its queue, in seconds; LinkLost the packets dropped
+	// there per second. Where it is not known by which link, they are of the fullest.
+	LinkUse
+	LinkWait
+	LinkLost
+	// OwnSent is the workload's part of the bytes that the link sends.
+	OwnSent
 
 	// QueueShare to IOShare are a suspect's part: of that wait for a CPU; of the
 	// CPU time of those whose use correlates; of the traffic to memory; of the
 	// growth of cache occupancy, CPU use and memory since nobody suffered; of
-	// the bytes to and from block devices.
+	// the bytes to and from block devices; SentShare of those that a link sends.
 	QueueShare
 	UseShare
 	BandwidthShare
@@ -77,6 +89,7 @@ const (
 	UseGrowth
 	MemoryGrowth
 	IOShare
+	SentShare
 	// Correlation is that of a suspect's CPU use with the victim's symptom as in
 	// CPI² (Zhang et al., EuroSys 2013), from -1 to 1.
 	Correlation
@@ -117,6 +130,12 @@ var signalInfos = [signals]signalInfo{
 	LocalMemory:      {"local_memory", "memory on its own nodes", "", true, 0},
 	LimitEvents:      {"limit_events", "times at its own memory limit", "/s", false, 0},
 	OwnIO:            {"own_io", "its part of the I/O", "", false, 0},
+	RoundTrip:        {"round_trip", "round trip of its TCP connections", "s", false, 0},
+	Resent:           {"resent", "segments sent again", "", false, 0.01},
+	LinkUse:          {"link_use", "bytes sent by the link, of its rate", "", false, 0.90},
+	LinkWait:         {"link_wait", "time to send what waits in the link's queue", "s", false, 0.002},
+	LinkLost:         {"link_lost", "packets dropped before the link", "/s", false, 0},
+	OwnSent:          {"own_sent", "its part of what the link sends", "", false, 0},
 	QueueShare:       {"queue_share", "part of the run delay above baseline", "", false, 0},
 	UseShare:         {"use_share", "part of the others' CPU use", "", false, 0},
 	BandwidthShare:   {"bandwidth_share", "part of the memory traffic", "", false, 0},
@@ -124,6 +143,7 @@ var signalInfos = [signals]signalInfo{
 	UseGrowth:        {"use_growth", "part of the growth in CPU use", "", false, 0},
 	MemoryGrowth:     {"memory_growth", "part of the growth in memory", "", false, 0},
 	IOShare:          {"io_share", "part of the I/O", "", false, 0},
+	SentShare:        {"sent_share", "part of what the link sends", "", false, 0},
 	Correlation:      {"correlation", "correlation of CPU use with the symptom", "r", false, 0},
 }
 

@@ -59,6 +59,8 @@ type simGroup struct {
 	occupancy, memory, remote float64
 	limits, traffic, io       float64
 	p99                       float64
+	sent, rtt, again          float64            // over the network
+	away                      bool               // in another network namespace
 	by                        map[string]float64 // wait by antagonist; "kernel", "idle", "throttled" are special
 	counters                  map[simKey]float64
 }
@@ -78,6 +80,35 @@ type simHost struct {
 	now      watch.Time
 	r        *rand.Rand
 	noise    float64 // factor of all standard deviations
+	net      *rand.Rand
+	sent     float64 // by the link, beside what groups send
+	waiting  float64 // in its queue
+}
+
+// simRate is what the host's only link can send.
+const simRate = 125e6
+
+var simLink = watch.Part{Kind: watch.Link, ID: 2}
+
+// netNoisy is noisy for the network, which has random numbers of its own.
+func (h *simHost) netNoisy(v, sd float64) float64 {
+	return v * math.Exp(sd*h.noise*h.net.NormFloat64())
+}
+
+// full has the link send what it can, and the victim's round trips be long: a group sends a
+// part of it, the rest is not of this host's groups.
+func (h *simHost) full(r *rand.Rand, name string, share float64) {
+	h.groups[name].sent = h.netNoisy(simRate*share, 0.02)
+	others := 0.0
+	for _, g := range h.order {
+		if !h.groups[g].away {
+			others += h.groups[g].sent
+		}
+	}
+	h.sent = max(simRate-others, 0)
+	h.waiting = h.netNoisy(between(r, 1e6, 3e6), 0.3)
+	h.groups[simVictim].rtt = h.netNoisy(between(r, 5e-3, 30e-3), 0.2)
+	h.groups[simVictim].again = between(r, 0, 0.05)
 }
 
 // noisy multiplies by a log-normal factor with that standard deviation.
@@ -112,6 +143,7 @@ func newSimHost(t trouble, seed uint64, noise float64) *simHost {
 	h := &simHost{
 		groups: map[string]*simGroup{}, order: []string{simVictim, "batch", "mail", "web"}, counters: map[simKey]float64{},
 		r: rand.New(rand.NewPCG(seed, uint64(len(t.name))<<8+uint64(t.name[0]))), probe: t.probe, noise: noise,
+		net: rand.New(rand.NewPCG(seed, 7)),
 	}
 	for _, name := range h.order {
 		h.groups[name] = &simGroup{name: name, counters: map[simKey]float64{}}
@@ -125,6 +157,7 @@ func (h *simHost) step() { h.now += watch.Time(float64(watch.Second) * (1 + 0.02
 // quiet sets what all do while nothing is wrong.
 func (h *simHost) quiet(load, mail float64) {
 	h.steal = 0.002 * h.r.Float64()
+	h.sent, h.waiting = h.netNoisy(1e6, 0.3), 0
 	for _, name := range h.order {
 		g := h.groups[name]
 		use := map[string]float64{simVictim: load, "batch": 0.3, "mail": mail, "web": 0.8}[name]
@@ -135,6 +168,7 @@ func (h *simHost) quiet(load, mail float64) {
 			cpi: h.noisy(0.9+0.1*use, 0.03), mpki: h.noisy(2, 0.06), clock: h.noisy(3e9, 0.01),
 			occupancy: h.noisy(4e6, 0.05), memory: h.noisy(1e9, 0.005), remote: 0.05,
 			traffic: h.noisy(2e9, 0.1), io: h.noisy(5e6, 0.3),
+			sent: h.netNoisy(4e6, 0.3), rtt: h.netNoisy(300e-6, 0.1), again: h.netNoisy(0.001, 0.5),
 			by: map[string]float64{name: h.noisy(0.004, 0.3), "web": h.noisy(0.004, 0.3), "mail": h.noisy(0.004, 0.3), "kernel": h.noisy(0.001, 0.3)},
 		}
 	}
@@ -153,6 +187,16 @@ func (h *simHost) samples() []watch.Sample {
 		all = h.count(all, watch.Subject{Part: watch.Part{Kind: watch.CPU, ID: cpu}}, h.counters, watch.CPUTime, h.busy(cpu), "")
 	}
 	all = h.count(all, watch.Subject{Part: watch.Part{Kind: watch.Cache}}, h.counters, watch.Bandwidth, traffic, "")
+	out := h.sent
+	for _, name := range h.order {
+		if g := h.groups[name]; !g.away {
+			out += g.sent
+		}
+	}
+	link := watch.Subject{Part: simLink}
+	all = h.count(all, link, h.counters, watch.NetSent, min(out, simRate), "")
+	all = append(all, watch.Sample{Time: h.now, Subject: link, Quantity: watch.LinkRate, Value: simRate},
+		watch.Sample{Time: h.now, Subject: link, Quantity: watch.LinkQueued, Value: h.waiting})
 	for _, name := range h.order {
 		all = h.group(all, h.groups[name])
 	}
@@ -213,6 +257,16 @@ func (h *simHost) group(to []watch.Sample, g *simGroup) []watch.Sample {
 	cache.Part = watch.Part{Kind: watch.Cache}
 	gauge(watch.LLCOccupancy, cache.Part, g.occupancy)
 	to = h.count(to, cache, g.counters, watch.Bandwidth, g.traffic, "")
+	by := s
+	if !g.away {
+		by.Part = simLink
+	}
+	to = h.count(to, by, g.counters, watch.NetSent, g.sent, "")
+	if g.name == simVictim {
+		count(watch.Segments, 3000)
+		count(watch.Retransmits, 3000*g.again)
+		gauge(watch.RoundTrip, watch.Part{}, g.rtt)
+	}
 	if h.probe && g.name == simVictim {
 		to = h.queue(to, s, g)
 	}
@@ -361,6 +415,40 @@ func troubles() []trouble {
 			h.groups[simVictim].ioSome = min(h.noisy(between(r, 0.2, 0.7), 0.1), 1)
 			h.groups[simVictim].io = h.noisy(between(r, 100e6, 300e6), 0.1)
 		}},
+		{name: "full link", resource: detect.Network, suspect: "batch", apply: func(h *simHost, r *rand.Rand) {
+			h.full(r, "batch", between(r, 0.6, 0.95))
+		}},
+		{
+			name: "full link, from another namespace", resource: detect.Network, suspect: "batch", lead: away,
+			apply: func(h *simHost, r *rand.Rand) {
+				away(h, r, 0)
+				h.full(r, "batch", between(r, 0.6, 0.9))
+			},
+		},
+		{name: "full link of others", resource: detect.Network, apply: func(h *simHost, r *rand.Rand) {
+			h.full(r, "batch", between(r, 0.05, 0.2))
+		}},
+		{
+			name: "talk within the host beside a full link", resource: detect.Network, lead: away,
+			apply: func(h *simHost, r *rand.Rand) {
+				away(h, r, 0)
+				h.full(r, "batch", between(r, 2, 8))
+			},
+		},
+		{name: "own full link", resource: detect.Network, apply: func(h *simHost, r *rand.Rand) {
+			h.full(r, simVictim, between(r, 0.75, 0.95))
+		}},
+		{name: "full link, unharmed", none: true, apply: func(h *simHost, r *rand.Rand) {
+			v := h.groups[simVictim]
+			rtt, again := v.rtt, v.again
+			h.full(r, "batch", between(r, 0.6, 0.95))
+			v.rtt, v.again = rtt, again
+		}},
+		{name: "slow far away", none: true, apply: func(h *simHost, r *rand.Rand) {
+			v := h.groups[simVictim]
+			v.rtt, v.again = h.netNoisy(between(r, 5e-3, 100e-3), 0.2), between(r, 0.02, 0.2)
+			h.groups["batch"].sent = h.netNoisy(simRate*between(r, 0.3, 0.6), 0.05)
+		}},
 		{name: "bandwidth", resource: detect.MemoryBandwidth, suspect: "batch", apply: func(h *simHost, r *rand.Rand) {
 			v, b := h.groups[simVictim], h.groups["batch"]
 			v.cpi *= slow(r)
@@ -393,6 +481,9 @@ func troubles() []trouble {
 		}},
 	}
 }
+
+// away has the neighbour be in another network namespace, ever since.
+func away(h *simHost, _ *rand.Rand, _ int) { h.groups["batch"].away = true }
 
 // usualOutsiders has processes in no group make the victim wait a little, ever since.
 func usualOutsiders(h *simHost, _ *rand.Rand, _ int) {

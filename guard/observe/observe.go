@@ -51,6 +51,9 @@ type Config struct {
 	Bounds cgroupstat.Bounds
 	// Programs has what the processes of the root group do read, by program.
 	Programs bool
+	// Packets has what groups send and receive counted all the time while groups are in
+	// focus, and not only while a link is busy.
+	Packets bool
 	// Sources are read beside those of this package.
 	Sources []Source
 }
@@ -114,7 +117,7 @@ func Open(c Config) (*Observer, error) {
 		})
 	}
 	o := &Observer{
-		cfg: c, host: root.FS(), site: Site{Root: c.Root, Tree: filepath.Join(c.Root, usage.Dir)},
+		cfg: c, host: root.FS(), site: Site{Root: c.Root, Tree: filepath.Join(c.Root, usage.Dir), Packets: c.Packets},
 		groups: map[string]bool{}, sets: map[string]kernel.File{}, told: map[string]watch.Time{},
 		stalls: stalls(), focus: map[string]*Readers{},
 	}
@@ -161,7 +164,10 @@ func (o *Observer) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 		o.openHostwide()
 	}
 	if o.hostwide != nil {
+		n := len(to)
 		to = o.hostwide.Read(now, to)
+		others := slices.DeleteFunc(to[n:], func(s watch.Sample) bool { return s.Subject.Scope == watch.Group && !o.groups[s.Subject.Name] })
+		to = to[:n+len(others)]
 	}
 	if o.cfg.Probe {
 		to, err = o.readQueue(now, to)

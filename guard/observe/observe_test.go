@@ -191,7 +191,7 @@ func TestSignals(t *testing.T) {
 		"group: cpu pressure": false, "group: memory pressure": false, "group: io pressure": false,
 		"group in focus: run delay": false, "group in focus: run queue": false,
 		"host: run delay of CPUs": false, "host: cache and bandwidth": false, "host: cache and bandwidth of groups": false,
-		"host: energy":                      false,
+		"host: energy": false, "host: network links": false, "host: network traffic of groups": false, "group in focus: round trips of TCP": false,
 		"group in focus: hardware counters": false, "group in focus: software events": false, "group in focus: cache and bandwidth": false,
 		"group in focus: clock rate": false, "group in focus: thermal throttling": false, "group in focus: idle states": false,
 	}

@@ -28,6 +28,8 @@ type Site struct {
 	// Tree is the directory of one of them, in which groups are listed and have their
 	// threads.
 	Tree string
+	// Packets has what groups send and receive counted while no link is busy, too.
+	Packets bool
 }
 
 // Has says whether there is a group.
@@ -49,6 +51,26 @@ func (s *Site) tree(controller string) string {
 		}
 	}
 	return v2
+}
+
+// v2 is the directory of the v2 tree of the running kernel, which sockets belong to the
+// groups of.
+func (s *Site) v2(feature string) (string, error) {
+	i := slices.IndexFunc(s.Trees, func(t cgroupstat.Tree) bool { return t.Version == 2 })
+	switch {
+	case s.Root != "/":
+		return "", s.notLive(feature)
+	case i < 0:
+		return "", &kernel.NotSupportedError{Feature: feature, Reason: "no cgroup v2 tree is mounted", Remedy: "mount cgroup2"}
+	}
+	return s.Trees[i].Dir, nil
+}
+
+// notLive says that something is known of the running kernel only.
+func (s *Site) notLive(feature string) error {
+	return &kernel.NotSupportedError{
+		Feature: feature, Reason: "the root directory is not that of the running kernel", Remedy: "look at the live host",
+	}
 }
 
 func (s *Site) proc() string { return filepath.Join(s.Root, "proc") }
@@ -78,8 +100,7 @@ func (s *Site) openPerf(group string, cpus cpuset.Set, set hardware.EventSet, on
 	tree := s.tree("perf_event")
 	switch {
 	case s.Root != "/":
-		no.Reason, no.Remedy = "the root directory is not that of the running kernel", "look at the live host"
-		return nil, no
+		return nil, s.notLive(no.Feature)
 	case group == "":
 		return hardware.OpenCounter(hardware.CounterConfig{CPUs: cpus, Set: set, Only: only})
 	case tree == "":

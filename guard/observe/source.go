@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/hardware"
+	"berth.dev/berth/watch/network"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -65,6 +66,7 @@ func sources() []Source {
 		}
 		return r, err
 	}
+	connections := func(s *Site, group string, _ cpuset.Set) (Reader, error) { return s.openTCP(group) }
 	all := []Source{
 		{"run delay of CPUs", "grows with the CPUs; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return proc.OpenSchedCPUs(s.proc())
@@ -78,17 +80,25 @@ func sources() []Source {
 				return subject(of), ok
 			})
 		}},
+		{"network links", "eight files for each link, and a request to the kernel for all queues; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
+			return network.OpenLinks(filepath.Join(s.Root, network.LinksDir), s.Root == "/")
+		}},
+		{"network traffic of groups", "a program in the kernel at every packet, attached while a link is busy", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
+			return s.openTraffic()
+		}},
 		{energy, "a file for each package and its memory; read while groups are in focus", OfHost, openEnergy},
 
 		{runDelay, "grows with the threads, up to 64 a reading", InFocus, threads(64, false)},
 		{"hardware counters", "four descriptors for each of its CPUs, and work at each switch to and from the group", InFocus, events(hardware.HardwareEvents)},
 		{"software events", "three descriptors for each of its CPUs", InFocus, events(hardware.SoftwareEvents, watch.Switches, watch.Migrations, watch.PageFaults)},
 		{"cache and bandwidth", "of groups with a resctrl group of their own; asks a CPU of each cache", InFocus, others},
+		{"round trips of TCP", "grows with the connections of the group's network namespaces; costs nothing between readings", InFocus, connections},
 
 		{"hardware counters", "", OnOwnCPUs, events(hardware.HardwareEvents, watch.Cycles, watch.Instructions, watch.LLCMisses)},
 		{"context switches", "", OnOwnCPUs, events(hardware.SoftwareEvents, watch.Switches)},
 		{"run delay of threads", "", OnOwnCPUs, threads(16, true)},
 		{"cache and bandwidth", "", OnOwnCPUs, cache},
+		{"round trips of TCP", "", OnOwnCPUs, connections},
 	}
 	for _, signal := range hardware.CPUSignals() {
 		all = append(all, Source{signal.String(), "of the CPUs that the group may use", InFocus, func(s *Site, group string, cpus cpuset.Set) (Reader, error) {
@@ -240,6 +250,9 @@ func (s Source) signal(site *Site, group string, cpus cpuset.Set, signal Signal)
 		samples, err = r.Read(now, samples[:0])
 		return err
 	}))
+	if quiet, ok := r.(interface{ Quiet() bool }); ok && quiet.Quiet() {
+		return signal.with(cost, err)
+	}
 	if err == nil && len(samples) == 0 {
 		err = &kernel.NotSupportedError{Feature: s.Name, Reason: silence(r)}
 	}

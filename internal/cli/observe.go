@@ -86,7 +86,7 @@ func openReplay(name string) (*observation, error) {
 }
 
 func (f *observeFlags) openHost(cmd *cobra.Command) (*observation, error) {
-	host, err := observe.Open(observe.Config{Root: rootDir(cmd), Probe: f.probe, Programs: true})
+	host, err := observe.Open(observe.Config{Root: rootDir(cmd), Probe: f.probe, Packets: true, Programs: true})
 	if err != nil {
 		return nil, err
 	}

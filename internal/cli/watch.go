@@ -38,9 +38,12 @@ Processes in no group of their own are shown by program: "process nginx".
   GHZ        mean clock rate of the CPUs that it may use
   CACHE      bytes held in last-level caches
   MEMBW      bytes to and from memory per second
+  SENT, RECEIVED  bytes per second over the network, loopback left out
+  RTT        mean round-trip time of its TCP connections to other hosts
+  RESENT%    TCP segments that were sent again, of those sent
 The host's line has the watts of its processor packages and their memory, where the
-kernel counts them. A figure that this host does not provide is –; the last five have a column only if
-some group has them, and --signals says why not. These, DELAY and P99 are of the
+kernel counts them. A figure that this host does not provide is –; the last nine have a column only if
+some group has them, and --signals says why not. These (but SENT and RECEIVED), DELAY and P99 are of the
 groups that are named, or of the eight that used most CPU time at first. On a
 terminal each table takes the place of the last, elsewhere one follows the other.
 
@@ -195,7 +198,7 @@ func (t *watchTable) add(samples []watch.Sample) {
 		switch row := t.row(s.Subject); {
 		case row == nil || s.By != "":
 		case s.Time == t.now:
-			row.now[s.Quantity] += s.Value // the caches are added up
+			row.now[s.Quantity] += s.Value // the caches and links are added up
 		case s.Subject.Scope == watch.Process:
 			if before[row] == nil {
 				before[row] = map[watch.Quantity]float64{}
@@ -214,10 +217,10 @@ func (t *watchTable) add(samples []watch.Sample) {
 	t.host.update(t.now)
 }
 
-// row returns the row of the whole of a subject, or of one of its caches, which
+// row returns the row of the whole of a subject, or of one of its caches or links, which
 // are added up.
 func (t *watchTable) row(s watch.Subject) *watchRow {
-	if s.Part != (watch.Part{}) && s.Part.Kind != watch.Cache {
+	if s.Part != (watch.Part{}) && s.Part.Kind != watch.Cache && s.Part.Kind != watch.Link {
 		return nil
 	}
 	switch s.Scope {
@@ -382,6 +385,10 @@ func watchColumns() []watchColumn {
 		{"", "GHZ", func(r *watchRow) float64 { return orNaN(r.levels.Value(watch.Frequency)) / 1e9 }, number2, true},
 		{"", "CACHE", gauge(watch.LLCOccupancy), memoryCell, true},
 		{"", "MEMBW", level(watch.Bandwidth), memoryCell, true},
+		{"", "SENT", level(watch.NetSent), memoryCell, true},
+		{"", "RECEIVED", level(watch.NetReceived), memoryCell, true},
+		{"", "RTT", gauge(watch.RoundTrip), waitCell, true},
+		{"", "RESENT%", func(r *watchRow) float64 { return r.level(watch.Retransmits) / r.level(watch.Segments) }, percentCell, true},
 	}
 }
 

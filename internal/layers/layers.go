@@ -35,11 +35,12 @@ func Rooms() []Room {
 		{Path: "kernel/blockio", May: []string{"kernel", "kernel/cgroup", "kernel/sched", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},
-		{Path: "watch/runq", May: []string{"cpuset", "kernel"}},
 		{Path: "watch/hardware", May: []string{"cpuset", "kernel", "watch"}},
 		{Path: "watch/proc", May: []string{"kernel", "watch"}},
 		// Groups have pressure files too, in the format that watch/proc parses.
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc"}},
+		{Path: "watch/runq", May: []string{"cpuset", "kernel", "watch/cgroupstat"}},
+		{Path: "watch/network", May: []string{"kernel", "watch", "watch/cgroupstat"}},
 		{Path: "watch/pods"},
 		{Path: "place", May: []string{"internal/plain", "cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},
@@ -57,7 +58,7 @@ func Rooms() []Room {
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
 			"cpuset", "machine", "kernel", "kernel/cgroup", "kernel/resctrl", "watch", "watch/proc", "watch/runq", "watch/cgroupstat",
-			"watch/hardware", "watch/pods",
+			"watch/hardware", "watch/network", "watch/pods",
 		}},
 		{Path: "guard/evidence", Pure: true},
 		{Path: "guard/control", May: []string{"guard/evidence", "cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
@@ -168,7 +169,7 @@ func OwnedImports() []Owned {
 		{"golang.org/x/term", []string{"internal/cli"}, "only the door knows a terminal"},
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load"}, "histograms belong to the lab"},
 		{"github.com/prometheus/", []string{"agent/web"}, "only the metrics know Prometheus"},
-		{"github.com/cilium/", []string{"kernel/traffic", "watch/runq"}, "only the run-queue probe and network classes speak BPF"},
+		{"github.com/cilium/", []string{"kernel/traffic", "watch/runq", "watch/network"}, "only these speak BPF"},
 		{"github.com/coreos/go-systemd/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"gonum.org/", []string{"lab/stats", "replay"}, "numerics belong to the statistics"},

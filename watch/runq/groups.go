@@ -1,45 +1,23 @@
 package runq
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
-	"golang.org/x/sys/unix"
+	"berth.dev/berth/watch/cgroupstat"
 )
 
-// idsBelow returns the ids of a group and of all below it, its own first. The id of
-// a group is the inode number of its directory, as it has 64 bits (kernfs, since
-// Linux 5.5). Groups that go meanwhile are skipped.
+// idsBelow returns the ids of a group and of all below it, its own first.
 func idsBelow(root, path string) ([]uint64, error) {
-	var ids []uint64
-	top := filepath.Join(root, path)
-	err := filepath.WalkDir(top, func(dir string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			return nil
-		}
-		var info fs.FileInfo
-		if err == nil {
-			info, err = os.Stat(dir)
-		}
-		switch {
-		case err != nil && dir != top && errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil:
-			return err
-		case len(ids) == MaxBelow:
-			return &CrowdedError{path}
-		}
-		ids = append(ids, info.Sys().(*syscall.Stat_t).Ino)
-		return nil
-	})
+	ids, all, err := cgroupstat.IDsBelow(root, path, MaxBelow)
+	if err == nil && !all {
+		err = &CrowdedError{path}
+	}
 	return ids, err
 }
 
@@ -56,7 +34,7 @@ func (p *Probe) Name(id uint64) (string, error) {
 		return "", fmt.Errorf("name of program %d: %w", id, fs.ErrNotExist)
 	}
 	for range maxDepth {
-		path, err := p.lookUp(id)
+		path, err := p.names.Of(id)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return path, err
 		}
@@ -71,30 +49,6 @@ func (p *Probe) Name(id uint64) (string, error) {
 
 // maxDepth is how many groups above one are looked at for one that is still there.
 const maxDepth = 16
-
-// fileIDKernfs is FILEID_KERNFS of linux/exportfs.h: a handle that is the id.
-const fileIDKernfs = 0xfe
-
-// lookUp opens a group by its id, as open_by_handle_at(2) does.
-func (p *Probe) lookUp(id uint64) (string, error) {
-	handle := unix.NewFileHandle(fileIDKernfs, binary.NativeEndian.AppendUint64(nil, id))
-	fd, err := unix.OpenByHandleAt(int(p.mount.Fd()), handle, unix.O_PATH|unix.O_CLOEXEC)
-	if errors.Is(err, unix.ESTALE) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return "", fmt.Errorf("name of control group %d: %w", id, err)
-	}
-	defer unix.Close(fd)
-	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err != nil {
-		return "", fmt.Errorf("name of control group %d: %w", id, err)
-	}
-	if _, err := os.Lstat(path); err != nil { // it has ended since, and the link says so
-		return "", fmt.Errorf("name of control group %d: %w", id, fs.ErrNotExist)
-	}
-	return filepath.Join("/", strings.TrimPrefix(path, p.mountAt)), nil
-}
 
 // hierarchyNumber is that of the v1 cpu controller (/proc/cgroups, cgroups(7)).
 func hierarchyNumber() (int32, error) {

@@ -22,6 +22,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch/cgroupstat"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -103,8 +104,7 @@ func (e *CrowdedError) Error() string {
 // goroutines at a time.
 type Probe struct {
 	root    string
-	mount   *os.File // the directory root, and its path as the kernel has it
-	mountAt string
+	names   *cgroupstat.Names
 	objects runqObjects
 	links   []link.Link
 	layout  layout
@@ -135,11 +135,7 @@ func Open(o Options) (*Probe, error) {
 		return nil, err
 	}
 	p := &Probe{root: o.Root, slots: make([]slot, o.room()), buf: make([]byte, groupBytes)}
-	if p.mount, err = os.Open(o.Root); err != nil {
-		return nil, fmt.Errorf("open run-queue probe: %w", err)
-	}
-	if p.mountAt, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", p.mount.Fd())); err != nil {
-		p.Close()
+	if p.names, err = cgroupstat.OpenNames(o.Root); err != nil {
 		return nil, fmt.Errorf("open run-queue probe: %w", err)
 	}
 	if err := p.load(byV2); err != nil {
@@ -265,7 +261,7 @@ func (p *Probe) forgetWaits() error {
 
 // Close detaches the probe and frees its memory in the kernel.
 func (p *Probe) Close() error {
-	err := errors.Join(p.Disarm(), p.objects.Close(), p.mount.Close())
+	err := errors.Join(p.Disarm(), p.objects.Close(), p.names.Close())
 	if err != nil {
 		return fmt.Errorf("close run-queue probe: %w", err)
 	}

@@ -1,0 +1,138 @@
+package detect
+
+import (
+	"math"
+
+	"berth.dev/berth/watch"
+)
+
+const (
+	leastSegments = 20       // sent per second, for the part of them that were sent again
+	leastQueue    = 16 << 10 // bytes that wait, for a queue to say that a link is full
+	leastLost     = 1        // packets per second that are worth telling
+	// tooMuch is how many times what a link sends others may send that may not use it, so that
+	// it is not known who does.
+	tooMuch = 1.2
+)
+
+func (d *Detector) measureNetwork(w *workload) {
+	from, to := w.from, w.to
+	w.value[RoundTrip] = w.level(watch.RoundTrip, from, to)
+	if sent := w.level(watch.Segments, from, to); sent >= leastSegments {
+		w.value[Resent] = min(w.level(watch.Retransmits, from, to)/sent, 1)
+	}
+	w.link = watch.Part{}
+	most, fullest := 0.0, -1.0
+	for i := range d.host.all {
+		at := &d.host.all[i]
+		if at.quantity != watch.NetSent || at.part.Kind != watch.Link {
+			continue
+		}
+		use, wait := d.link(at, from, to)
+		own := 0.0
+		if m := w.find(watch.NetSent, at.part, ""); m != nil {
+			own = max(m.level(from, to), 0)
+		}
+		full := max(0, use/signalInfos[LinkUse].floor, wait/signalInfos[LinkWait].floor)
+		if math.IsNaN(full) {
+			full = 0
+		}
+		if own > most || own == most && full > fullest {
+			most, fullest, w.link = own, full, at.part
+			w.value[LinkUse], w.value[LinkWait] = use, wait
+		}
+	}
+	if w.link == (watch.Part{}) {
+		return
+	}
+	if lost := d.host.find(watch.LinkDropped, w.link, ""); lost != nil {
+		w.value[LinkLost] = lost.level(from, to)
+	}
+	own, _ := w.sent(w.link, from, to)
+	w.value[OwnSent] = ratio(own, d.host.find(watch.NetSent, w.link, "").level(from, to))
+}
+
+// link is how full a link is, given what it sends: by its rate, and by its queue; NaN for
+// what is not known.
+func (d *Detector) link(sent *meter, from, to watch.Time) (use, wait float64) {
+	use, wait = math.NaN(), math.NaN()
+	pace := sent.level(from, to)
+	if rate := d.host.find(watch.LinkRate, sent.part, ""); rate != nil {
+		if r := rate.level(from, to); r > 0 {
+			use, pace = min(pace/r, 1), r
+		}
+	}
+	if queue := d.host.find(watch.LinkQueued, sent.part, ""); queue != nil {
+		switch waiting := queue.level(from, to); {
+		case waiting < leastQueue:
+			wait = 0
+		case pace > 0:
+			wait = waiting / pace
+		}
+	}
+	return use, wait
+}
+
+// networkShort says that the workload's round trips are longer than usual, or more is sent
+// again, while its link is full.
+func (w *workload) networkShort() bool {
+	return (w.stands(LinkUse) || w.stands(LinkWait)) && (w.rises(RoundTrip) || w.rises(Resent))
+}
+
+// rises says that a signal stands out from what is usual, which is known.
+func (w *workload) rises(s Signal) bool {
+	_, usual, stands, _ := w.compare(s)
+	return stands && usual != nil
+}
+
+func (d *Detector) diagnoseNetwork(w *workload) {
+	if !w.networkShort() {
+		return
+	}
+	var symptoms []Evidence
+	for _, s := range []Signal{RoundTrip, Resent} {
+		if w.rises(s) {
+			symptoms = append(symptoms, w.evidence(s)...)
+		}
+	}
+	symptoms = append(append(symptoms, w.evidence(LinkUse, LinkWait)...), w.above(LinkLost, leastLost)...)
+	if w.value[OwnSent] >= mostly {
+		w.own(Network, append(symptoms, w.fact(OwnSent, mostly)))
+		return
+	}
+	w.accuse(Network, d.sentMost(w), SentShare, symptoms)
+}
+
+// sentMost says whose most of the bytes are that the workload's link sends. Where it is
+// not known by which links some send, and they send more than this one does, nobody is named.
+func (d *Detector) sentMost(w *workload) claim {
+	var c claims
+	for _, s := range d.workloads {
+		v, fresh := s.sent(w.link, w.from, w.to)
+		name := s.Group
+		if s == w {
+			name = ""
+		}
+		c.add(name, v, fresh)
+	}
+	all := d.host.find(watch.NetSent, w.link, "").level(w.from, w.to)
+	if !(c.total <= tooMuch*all) {
+		return claim{}
+	}
+	return c.claim(all, 0)
+}
+
+// sent is the bytes per second that the workload sends by a link, or by links that are not
+// known.
+func (w *workload) sent(by watch.Part, from, to watch.Time) (sum float64, fresh bool) {
+	fresh = true
+	for _, part := range []watch.Part{by, {}} {
+		if at := w.find(watch.NetSent, part, ""); at != nil {
+			if v, now := at.lately(from, to); v > 0 {
+				sum += v
+				fresh = fresh && now
+			}
+		}
+	}
+	return sum, fresh
+}

@@ -1,0 +1,126 @@
+package observe
+
+import (
+	"errors"
+	"path/filepath"
+
+	"berth.dev/berth/watch"
+	"berth.dev/berth/watch/network"
+)
+
+const (
+	// busy is the part of a link's rate from which its packets are counted by group,
+	// linger for how long they are after that.
+	busy   = 0.5
+	linger = 30 * watch.Second
+)
+
+// traffic is what groups send and receive. As counting costs something at every packet, it
+// is counted only while a link is busy, unless it always is to be.
+type traffic struct {
+	tree, proc string
+	always     bool
+	links      *network.Links
+	counting   *network.Traffic // nil while it is not
+	until      watch.Time       // from when on it is not, without a busy link
+	sent, lost map[watch.Subject]float64
+	at         watch.Time
+	samples    []watch.Sample
+}
+
+// openTraffic says why groups' packets cannot be counted before there is a need to.
+func (s *Site) openTraffic() (Reader, error) {
+	tree, err := s.v2("network traffic of groups")
+	if err != nil {
+		return nil, err
+	}
+	counting, err := network.OpenTraffic(tree, s.proc())
+	if err != nil {
+		return nil, err
+	}
+	links, err := network.OpenLinks(filepath.Join(s.Root, network.LinksDir), true)
+	if err != nil {
+		return nil, errors.Join(err, counting.Close())
+	}
+	t := &traffic{tree: tree, proc: s.proc(), always: s.Packets, links: links, counting: counting}
+	if !t.always {
+		err = t.disarm()
+	}
+	return t, err
+}
+
+// openTCP opens the connections of a group.
+func (s *Site) openTCP(group string) (Reader, error) {
+	tree, err := s.v2("round trips of TCP")
+	if err != nil {
+		return nil, err
+	}
+	return network.OpenTCP(network.TCPConfig{Tree: tree, Group: group, Proc: s.proc()})
+}
+
+// Quiet says that it may have nothing to tell.
+func (t *traffic) Quiet() bool { return true }
+
+func (t *traffic) Close() error { return errors.Join(t.links.Close(), t.disarm()) }
+
+func (t *traffic) disarm() error {
+	if t.counting == nil {
+		return nil
+	}
+	err := t.counting.Close()
+	t.counting = nil
+	return err
+}
+
+// Read appends what is counted, from the time on at which counting began.
+func (t *traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if !t.always {
+		busy, err := t.busy(now)
+		if err != nil {
+			return to, err
+		}
+		if busy {
+			t.until = now + linger
+		}
+	}
+	switch armed := t.always || now < t.until; {
+	case !armed:
+		return to, t.disarm()
+	case t.counting == nil:
+		var err error
+		if t.counting, err = network.OpenTraffic(t.tree, t.proc); err != nil {
+			return to, err
+		}
+	}
+	return t.counting.Read(now, to)
+}
+
+// busy says whether a link has sent half of what it can since the last reading, has
+// something waiting, or has dropped something.
+func (t *traffic) busy(now watch.Time) (yes bool, err error) {
+	if t.samples, err = t.links.Read(now, t.samples[:0]); err != nil {
+		return false, err
+	}
+	sent, lost, rate := map[watch.Subject]float64{}, map[watch.Subject]float64{}, map[watch.Subject]float64{}
+	for _, s := range t.samples {
+		switch s.Quantity {
+		case watch.NetSent:
+			sent[s.Subject] = s.Value
+		case watch.LinkDropped:
+			lost[s.Subject] = s.Value
+		case watch.LinkRate:
+			rate[s.Subject] = s.Value
+		case watch.LinkQueued:
+			yes = yes || s.Value > 0
+		}
+	}
+	since := (now - t.at).Seconds()
+	for link, before := range t.sent {
+		yes = yes || rate[link] > 0 && sent[link]-before >= busy*rate[link]*since
+	}
+	for link, before := range t.lost {
+		yes = yes || lost[link] > before
+	}
+	t.sent, t.lost, t.at = sent, lost, now
+	return yes, nil
+}

@@ -1,0 +1,287 @@
+package network
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+)
+
+// diagnosed is a message about a connection as the kernel lays it out.
+func diagnosed(family byte, from, to []byte, info []byte, group uint64) []byte {
+	m := make([]byte, sizeofDiag)
+	m[0] = family
+	copy(m[8:], from)
+	copy(m[24:], to)
+	binary.NativeEndian.PutUint64(m[44:], 4711)
+	if info != nil {
+		m = attribute(m, diagInfo, info)
+	}
+	if group != 0 {
+		m = attribute(m, diagGroup, binary.NativeEndian.AppendUint64(nil, group))
+	}
+	return m
+}
+
+func tcpInfo(rtt, least, sent, again uint32) []byte {
+	info := make([]byte, sizeofInfo)
+	binary.NativeEndian.PutUint32(info[infoRTT:], rtt)
+	binary.NativeEndian.PutUint32(info[infoMinRTT:], least)
+	binary.NativeEndian.PutUint32(info[infoSent:], sent)
+	binary.NativeEndian.PutUint32(info[infoAgain:], again)
+	return info
+}
+
+func TestParseConnection(t *testing.T) {
+	t.Parallel()
+	here, there := []byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}
+	info := tcpInfo(1500, 200, 12, 3)
+	full := connection{cookie: 4711, group: 7, rtt: 1500 * time.Microsecond, least: 200 * time.Microsecond, sent: 12, again: 3}
+	local, unmeasured := full, full
+	local.local, unmeasured.least = true, 0
+	mapped := append(make([]byte, 10), 0xff, 0xff, 127, 0, 0, 1)
+	for name, c := range map[string]struct {
+		message []byte
+		want    connection
+		ok      bool
+	}{
+		"all there":        {diagnosed(unix.AF_INET, here, there, info, 7), full, true},
+		"to itself":        {diagnosed(unix.AF_INET, here, here, info, 7), local, true},
+		"loopback":         {diagnosed(unix.AF_INET, here, []byte{127, 0, 0, 9}, info, 7), local, true},
+		"mapped loopback":  {diagnosed(unix.AF_INET6, make([]byte, 16), mapped, info, 7), local, true},
+		"IPv6":             {diagnosed(unix.AF_INET6, append(make([]byte, 15), 2), append(make([]byte, 15), 3), info, 7), full, true},
+		"no least yet":     {diagnosed(unix.AF_INET, here, there, tcpInfo(1500, ^uint32(0), 12, 3), 7), unmeasured, true},
+		"no group":         {diagnosed(unix.AF_INET, here, there, info, 0), connection{}, false},
+		"no information":   {diagnosed(unix.AF_INET, here, there, nil, 7), connection{}, false},
+		"old information":  {diagnosed(unix.AF_INET, here, there, info[:sizeofInfo-4], 7), connection{}, false},
+		"cut off":          {diagnosed(unix.AF_INET, here, there, info, 7)[:sizeofDiag-1], connection{}, false},
+		"attribute cut":    {diagnosed(unix.AF_INET, here, there, info, 7)[:sizeofDiag+10], connection{}, false},
+		"nothing":          {nil, connection{}, false},
+		"attribute of two": {append(diagnosed(unix.AF_INET, here, there, info, 0), 2, 0, 21, 0), connection{}, false},
+	} {
+		got, ok := parseConnection(c.message)
+		if ok != c.ok || ok && got != c.want {
+			t.Errorf("%s: %+v, %v, want %+v, %v", name, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func FuzzParseConnection(f *testing.F) {
+	f.Add(diagnosed(unix.AF_INET, []byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}, tcpInfo(1, 2, 3, 4), 7))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, message []byte) {
+		c, ok := parseConnection(message)
+		if c.rtt < 0 || c.least < 0 {
+			t.Errorf("%+v", c)
+		}
+		if ok && len(message) < sizeofDiag+sizeofInfo {
+			t.Errorf("%d bytes are enough for %+v", len(message), c)
+		}
+	})
+}
+
+// queued is a message about a queue.
+func queued(parent uint32, kind string, options, stats []byte) []byte {
+	m := make([]byte, sizeofTcmsg)
+	binary.NativeEndian.PutUint32(m[4:], 3)
+	binary.NativeEndian.PutUint32(m[12:], parent)
+	m = attribute(m, unix.TCA_KIND, append([]byte(kind), 0))
+	m = attribute(m, unix.TCA_OPTIONS, options)
+	return attribute(m, unix.TCA_STATS2, attribute(nil, statsQueue, stats))
+}
+
+func words(n ...uint32) (all []byte) {
+	for _, w := range n {
+		all = binary.NativeEndian.AppendUint32(all, w)
+	}
+	return all
+}
+
+func TestParseQueue(t *testing.T) {
+	t.Parallel()
+	const root = 0xffffffff
+	rate := attribute(nil, tbfParameters, words(0, 0, 1000, 0))
+	fast := attribute(slices.Clone(rate), tbfRate64, binary.NativeEndian.AppendUint64(nil, 5e9))
+	for name, c := range map[string]struct {
+		message []byte
+		want    queue
+		ok      bool
+	}{
+		"token bucket": {queued(root, "tbf", rate, words(2, 3000, 5, 0)), queue{3000, 5, 1000}, true},
+		"a fast one":   {queued(root, "tbf", fast, words(2, 3000, 5, 0)), queue{3000, 5, 5e9}, true},
+		"others":       {queued(root, "htb", rate, words(2, 3000, 5, 0)), queue{3000, 5, 0}, true},
+		"short":        {queued(root, "tbf", rate[:8], words(2)), queue{}, true},
+		"below a root": {queued(0x10000, "tbf", rate, words(2, 3000, 5, 0)), queue{}, false},
+		"cut off":      {queued(root, "tbf", rate, nil)[:sizeofTcmsg-1], queue{}, false},
+	} {
+		index, got, ok := parseQueue(c.message)
+		if ok != c.ok || ok && (got != c.want || index != 3) {
+			t.Errorf("%s: link %d, %+v, %v, want %+v, %v", name, index, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func FuzzParseQueue(f *testing.F) {
+	f.Add(queued(0xffffffff, "tbf", attribute(nil, tbfParameters, words(0, 0, 1000, 0)), words(2, 3000, 5, 0)))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		if _, q, ok := parseQueue(message); !ok && q != (queue{}) {
+			t.Errorf("no queue, and %+v", q)
+		}
+	})
+}
+
+// datagram is messages of one kind each.
+func datagram(seq uint32, kinds ...uint16) (all []byte) {
+	for _, kind := range kinds {
+		m := binary.NativeEndian.AppendUint32(nil, unix.NLMSG_HDRLEN+4)
+		m = binary.NativeEndian.AppendUint16(m, kind)
+		m = append(m, 0, 0)
+		m = binary.NativeEndian.AppendUint32(m, seq)
+		m = binary.NativeEndian.AppendUint32(m, 0)
+		code := int32(0)
+		if kind == unix.NLMSG_ERROR {
+			code = -int32(unix.EINVAL)
+		}
+		all = append(all, binary.NativeEndian.AppendUint32(m, uint32(code))...)
+	}
+	return all
+}
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	short := datagram(1, 20)
+	binary.NativeEndian.PutUint32(short, 8)
+	for name, c := range map[string]struct {
+		data  []byte
+		calls int
+		done  bool
+		fails string
+	}{
+		"two, and more to come":  {datagram(1, 20, 20), 2, false, ""},
+		"the last":               {datagram(1, 20, unix.NLMSG_DONE, 20), 1, true, ""},
+		"refused":                {datagram(1, unix.NLMSG_ERROR), 0, true, "invalid argument"},
+		"of another request":     {datagram(2, 20, unix.NLMSG_DONE), 0, false, ""},
+		"nothing to do":          {datagram(1, unix.NLMSG_NOOP), 0, false, ""},
+		"less than a header":     {datagram(1, 20)[:10], 0, false, ""},
+		"longer than what came":  {datagram(1, 20)[:18], 0, false, "20 bytes in 18"},
+		"shorter than a header ": {short, 0, false, "8 bytes in 20"},
+	} {
+		calls := 0
+		done, err := messages(c.data, 1, func([]byte) error { calls++; return nil })
+		if calls != c.calls || done != c.done || (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
+			t.Errorf("%s: %d calls, %v, %v, want %+v", name, calls, done, err, c)
+		}
+	}
+	refuse := errors.New("no")
+	if _, err := messages(datagram(1, 20), 1, func([]byte) error { return refuse }); !errors.Is(err, refuse) {
+		t.Error(err)
+	}
+}
+
+func FuzzMessages(f *testing.F) {
+	f.Add(datagram(1, 20, unix.NLMSG_DONE))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, _ = messages(data, 1, func(payload []byte) error {
+			if len(payload) > len(data)-unix.NLMSG_HDRLEN {
+				t.Errorf("%d bytes of %d", len(payload), len(data))
+			}
+			attributes(payload, func(uint16, []byte) {})
+			return nil
+		})
+	})
+}
+
+// passes runs a filter as the kernel does (net/ipv4/inet_diag.c).
+func passes(t *testing.T, code []byte, group uint64) bool {
+	left := len(code)
+	for at := 0; left > 0; {
+		op := code[at:]
+		yes, no := int(op[1]), int(binary.NativeEndian.Uint16(op[2:]))
+		step := no
+		if op[0] == 13 && binary.NativeEndian.Uint64(op[4:]) == group {
+			step = yes
+		}
+		if step < 4 {
+			t.Fatalf("a step of %d bytes at %d", step, at)
+		}
+		at, left = at+step, left-step
+	}
+	return left == 0
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 3, maxBelow} {
+		var groups []uint64
+		for i := range n {
+			groups = append(groups, uint64(100+i))
+		}
+		code := filter(groups)
+		for _, g := range []uint64{groups[0], groups[n/2], groups[n-1]} {
+			if !passes(t, code, g) {
+				t.Errorf("%d groups: %d is left out", n, g)
+			}
+		}
+		if passes(t, code, 99) {
+			t.Errorf("%d groups: another one passes", n)
+		}
+	}
+}
+
+// TestLinks reads a tree of files: without a running kernel there are no queues.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		"lo/ifindex": "1\n", "lo/statistics/tx_bytes": "99\n", "lo/operstate": "unknown",
+		"eth0/ifindex": "2\n", "eth0/speed": "1000\n", "eth0/operstate": "up", "eth0/statistics/tx_bytes": "10\n",
+		"eth0/statistics/rx_bytes": "20\n", "eth0/statistics/tx_dropped": "3\n",
+		"veth1/ifindex": "3\n", "veth1/speed": "-1\n", "veth1/operstate": "up", "veth1/statistics/tx_bytes": "much\n",
+		"down/ifindex": "4\n", "down/operstate": "down", "down/statistics/tx_bytes": "1\n",
+		"bonding_masters": "",
+	} {
+		at := filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := OpenLinks(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got, err := l.Read(5, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eth0 := watch.Subject{Part: watch.Part{Kind: watch.Link, ID: 2}}
+	want := []watch.Sample{
+		sample(5, eth0, watch.NetSent, 10), sample(5, eth0, watch.NetReceived, 20),
+		sample(5, eth0, watch.LinkDropped, 3), sample(5, eth0, watch.LinkRate, 125e6),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if _, err := OpenLinks(filepath.Join(dir, "none"), false); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Error(err)
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	t.Parallel()
+	var got [][]byte
+	attributes(attribute(attribute(nil, 1, []byte("abcde")), 2, nil), func(_ uint16, value []byte) { got = append(got, value) })
+	if len(got) != 2 || !bytes.Equal(got[0], []byte("abcde")) || len(got[1]) != 0 {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,456 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	bpflink "github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch"
+)
+
+// role has the test's program be one end of a connection, or count until it is killed.
+const role = "BERTH_TEST_NETWORK"
+
+func TestMain(m *testing.M) {
+	switch word, argument, _ := strings.Cut(os.Getenv(role), " "); word {
+	case "serve":
+		os.Exit(status(serve(argument)))
+	case "send":
+		os.Exit(status(send(argument)))
+	case "count":
+		os.Exit(status(countOn(argument)))
+	}
+	os.Exit(m.Run())
+}
+
+func status(err error) int {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// serve sends back, to each connection, every 64th of the blocks that it gets.
+func serve(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			block := make([]byte, blockSize)
+			for n := 1; ; n++ {
+				if _, err := io.ReadFull(c, block); err != nil {
+					return
+				}
+				if n%64 == 0 {
+					_, _ = c.Write(block)
+				}
+			}
+		}()
+	}
+}
+
+const (
+	blockSize = 16 << 10
+	blocks    = 256 // 4 MiB
+)
+
+// send writes blocks of bytes, reads what comes back, and keeps the connection until its
+// standard input ends.
+func send(address string) error {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Println("ready"); err != nil {
+		return err
+	}
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return err
+	}
+	go io.Copy(io.Discard, c)
+	for range blocks {
+		if _, err := c.Write(make([]byte, blockSize)); err != nil {
+			return err
+		}
+	}
+	fmt.Println("sent")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return nil
+}
+
+func countOn(tree string) error {
+	if _, err := OpenTraffic(tree, "/proc"); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// world is a network namespace of this thread, and another one behind a veth.
+type world struct {
+	tree   string
+	inside int // a process of the other namespace
+	ours   int // the number of our end
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root makes network namespaces")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip(err)
+	}
+	w := &world{tree: "/sys/fs/cgroup"}
+	if _, err := os.Stat(w.tree + "/unified/cgroup.procs"); err == nil {
+		w.tree += "/unified"
+	} else if _, err := os.Stat(w.tree + "/cgroup.procs"); err != nil {
+		t.Skip("cgroup v2 is not mounted at its usual place")
+	}
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skip("no network namespaces: ", err)
+	}
+	sleep := exec.Command("sleep", "1000")
+	sleep.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = sleep.Process.Kill()
+		_ = sleep.Wait()
+	})
+	w.inside = sleep.Process.Pid
+	pid := strconv.Itoa(w.inside)
+	for _, command := range []string{
+		"ip link add bn0 type veth peer name bn1 netns " + pid,
+		"ip addr add 10.250.0.1/24 dev bn0", "ip link set bn0 up",
+		"nsenter -t " + pid + " -n ip addr add 10.250.0.2/24 dev bn1",
+		"nsenter -t " + pid + " -n ip link set bn1 up",
+	} {
+		run(t, command)
+	}
+	bn0, err := net.InterfaceByName("bn0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ours = bn0.Index
+	return w
+}
+
+func run(t testing.TB, command string) {
+	t.Helper()
+	words := strings.Fields(command)
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+		t.Skipf("%s: %v: %s", command, err, out)
+	}
+}
+
+// group makes one.
+func (w *world) group(t testing.TB, name string) string {
+	t.Helper()
+	path := fmt.Sprintf("berth-network-%d-%s", os.Getpid(), name)
+	dir := filepath.Join(w.tree, path)
+	if err := os.MkdirAll(filepath.Join(dir, "below"), 0o755); err != nil {
+		t.Skip("cannot make control groups: ", err)
+	}
+	t.Cleanup(func() {
+		for _, d := range []string{filepath.Join(dir, "below"), dir} {
+			for range 100 {
+				if err := os.Remove(d); err == nil || errors.Is(err, os.ErrNotExist) {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+	})
+	return path
+}
+
+// peer is a process of a group that plays a role.
+type peer struct {
+	in   io.Writer
+	out  io.Reader
+	kill func()
+}
+
+// start starts one, in the group below a group, in the other namespace or in ours.
+func (w *world) start(t testing.TB, group, as string, inside bool) *peer {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	if inside {
+		cmd = exec.Command("nsenter", "-t", strconv.Itoa(w.inside), "-n", self)
+	}
+	cmd.Env = append(os.Environ(), role+"="+as)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if group != "" {
+		dir, err := os.Open(filepath.Join(w.tree, group, "below"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{in, out, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}
+	t.Cleanup(p.kill)
+	p.says(t, "ready")
+	return p
+}
+
+func (p *peer) says(t testing.TB, word string) {
+	t.Helper()
+	text := make([]byte, len(word)+1)
+	if _, err := io.ReadFull(p.out, text); err != nil || string(text) != word+"\n" {
+		t.Fatalf("%q, %v, want %s", text, err, word)
+	}
+}
+
+// traffic opens it, or skips with the reason.
+func (w *world) traffic(t testing.TB) *Traffic {
+	t.Helper()
+	traffic, err := OpenTraffic(w.tree, "/proc")
+	if errors.Is(err, kernel.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := traffic.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return traffic
+}
+
+// reader is any of the readers.
+type reader interface {
+	Read(watch.Time, []watch.Sample) ([]watch.Sample, error)
+}
+
+// value is what a reader tells, now, NaN-free: ok is false without a sample.
+func value(t testing.TB, r reader, of watch.Subject, q watch.Quantity) (float64, bool) {
+	t.Helper()
+	samples, err := r.Read(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(samples, func(s watch.Sample) bool { return s.Subject == of && s.Quantity == q })
+	if i < 0 {
+		return 0, false
+	}
+	return samples[i].Value, true
+}
+
+// TestReal has a process send through a link of this namespace, which lets 80 Mbit/s
+// pass, to one in another namespace.
+func TestReal(t *testing.T) {
+	w := newWorld(t)
+	run(t, "tc qdisc add dev bn0 root tbf rate 80mbit burst 32kb latency 100ms")
+	here, there := w.group(t, "here"), w.group(t, "there")
+	traffic := w.traffic(t)
+	links, err := OpenLinks("/proc/thread-self/root/sys/class/net", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer links.Close()
+	w.start(t, there, "serve 10.250.0.2:4000", true)
+	sender := w.start(t, here, "send 10.250.0.2:4000", false)
+	var tcps [2]*TCP
+	for i, group := range []string{here, there} {
+		if tcps[i], err = OpenTCP(TCPConfig{Tree: w.tree, Group: group, Proc: "/proc"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprintln(sender.in)
+	most := uint32(0)
+	for range 20 { // it takes 0.4 s
+		time.Sleep(10 * time.Millisecond)
+		err := links.nl.dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(m []byte) error {
+			if index, q, ok := parseQueue(m); ok && index == w.ours {
+				if q.rate != 10e6 {
+					t.Fatalf("the queue lets pass %d bytes per second", q.rate)
+				}
+				most = max(most, q.bytes)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most < 10_000 {
+		t.Errorf("%d bytes waited in the queue of a full link", most)
+	}
+	sender.says(t, "sent")
+	const bytes = blocks * blockSize
+	ours := link(w.ours)
+	until := time.Now().Add(10 * time.Second)
+	for {
+		sent, _ := value(t, traffic, watch.Subject{Scope: watch.Group, Name: here, Part: ours}, watch.NetSent)
+		got, _ := value(t, traffic, watch.Subject{Scope: watch.Group, Name: there}, watch.NetReceived)
+		if sent >= bytes && got >= bytes {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%v bytes sent, %v received of %d", sent, got, bytes)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, c := range []struct {
+		group       string
+		part        watch.Part
+		q           watch.Quantity
+		least, most float64
+	}{
+		{here, ours, watch.NetSent, bytes, 1.1 * bytes},
+		{here, ours, watch.NetReceived, bytes / 64, bytes / 4},
+		{here, ours, watch.NetPacketsSent, bytes / 1500, bytes / 1000},
+		{here + "/below", ours, watch.NetSent, bytes, 1.1 * bytes},
+		{there, watch.Part{}, watch.NetReceived, bytes, 1.1 * bytes},
+		{there, watch.Part{}, watch.NetPacketsReceived, 50, bytes / 1000},
+	} {
+		got, ok := value(t, traffic, watch.Subject{Scope: watch.Group, Name: c.group, Part: c.part}, c.q)
+		if !ok || got < c.least || got > c.most {
+			t.Errorf("%s: %v %v: %v, %v, want %v to %v", c.group, c.part, c.q, got, ok, c.least, c.most)
+		}
+	}
+	if _, ok := value(t, traffic, watch.Subject{Scope: watch.Group, Name: there, Part: ours}, watch.NetReceived); ok {
+		t.Error("what a group of another namespace receives is told by link")
+	}
+	for i, group := range []string{here, there} {
+		of := watch.Subject{Scope: watch.Group, Name: group}
+		samples, err := tcps[i].Read(1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[watch.Quantity]float64{}
+		for _, s := range samples {
+			if s.Subject != of {
+				t.Errorf("of %v", s.Subject)
+			}
+			got[s.Quantity] = s.Value
+		}
+		if got[watch.Segments] < 4 || got[watch.RoundTrip] <= 0 || got[watch.RoundTrip] > 5 || got[watch.RoundTripLeast] > got[watch.RoundTrip]*1.01 {
+			t.Errorf("%s: %v", group, got)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // the last acknowledgements
+	for i, group := range []string{here, there} {
+		of := watch.Subject{Scope: watch.Group, Name: group}
+		value(t, tcps[i], of, watch.RoundTrip)
+		if again, ok := value(t, tcps[i], of, watch.RoundTrip); ok {
+			t.Errorf("%s sends nothing, and has a round trip of %v s", group, again)
+		}
+	}
+	if _, err := OpenTCP(TCPConfig{Tree: w.tree, Group: here + "/none", Proc: "/proc"}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("of a group that is not there: %v", err)
+	}
+}
+
+// TestGone has a group that ends stop being told of.
+func TestGone(t *testing.T) {
+	w := newWorld(t)
+	group := w.group(t, "gone")
+	traffic := w.traffic(t)
+	w.start(t, "", "serve 10.250.0.2:4000", true)
+	sender := w.start(t, group, "send 10.250.0.2:4000", false)
+	of := watch.Subject{Scope: watch.Group, Name: group, Part: link(w.ours)}
+	if _, ok := value(t, traffic, of, watch.NetSent); !ok {
+		t.Fatal("the packets of a connection that was made are not told of")
+	}
+	sender.kill()
+	for _, dir := range []string{"below", ""} {
+		for range 100 {
+			if err := os.Remove(filepath.Join(w.tree, group, dir)); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if v, ok := value(t, traffic, of, watch.NetSent); ok {
+		t.Errorf("a group that is gone: %v", v)
+	}
+	for k := range traffic.seen {
+		if _, err := traffic.names.Of(k.Group); err != nil {
+			t.Errorf("counts are kept of a group without a name: %v", err)
+		}
+	}
+}
+
+// TestKilled has the kernel remove what a reader attached that is killed.
+func TestKilled(t *testing.T) {
+	w := newWorld(t)
+	w.traffic(t) // or it is skipped
+	tree, err := os.Open(w.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	attached := func() (all []ebpf.ProgramID) {
+		for _, at := range []ebpf.AttachType{ebpf.AttachCGroupInetEgress, ebpf.AttachCGroupInetIngress} {
+			programs, err := bpflink.QueryPrograms(bpflink.QueryOptions{Target: int(tree.Fd()), Attach: at})
+			if err != nil {
+				t.Skip(err)
+			}
+			for _, p := range programs.Programs {
+				all = append(all, p.ID)
+			}
+		}
+		return all
+	}
+	before := attached()
+	counting := w.start(t, "", "count "+w.tree, false)
+	added := slices.DeleteFunc(attached(), func(id ebpf.ProgramID) bool { return slices.Contains(before, id) })
+	if len(added) < 2 {
+		t.Fatalf("programs %v, before %v", added, before)
+	}
+	counting.kill()
+	until := time.Now().Add(5 * time.Second)
+	for slices.ContainsFunc(attached(), func(id ebpf.ProgramID) bool { return slices.Contains(added[:2], id) }) {
+		if time.Now().After(until) {
+			t.Fatal("programs stay attached")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
