@@ -142,7 +142,8 @@ type Node struct {
 	topology  *place.Topology
 	config    place.Config
 	enforcer  Enforcer
-	disks     *blockio.Devices // see blockDevices
+	disks     *blockio.Devices    // see blockDevices
+	noted     map[string][]string // see notesOnce
 	site      Site
 	agentLock *os.File   // with Options.Keep: that this is the agent
 	kept      *os.File   // and the lock

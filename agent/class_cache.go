@@ -51,7 +51,9 @@ func (k *cacheClasses) plan(c *Transition) (kernel.Plan, error) {
 		return nil, err
 	}
 	k.t = nil
-	if err := k.read(); err != nil {
+	if err := k.read(); errors.Is(err, kernel.ErrNotSupported) && !k.asked(c) {
+		return nil, nil // a note says so
+	} else if err != nil {
 		return nil, fmt.Errorf("cache classes: %w", err)
 	}
 	layout, err := k.n.opt.Classes.Cache.Layout(k.t)
@@ -67,6 +69,17 @@ func (k *cacheClasses) plan(c *Transition) (kernel.Plan, error) {
 	}
 	plan := layout.Plan(k.t, used)
 	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
+}
+
+// asked reports whether a transition is about a workload that asks for a class by name. One
+// that has it by its class of service goes without where there are none.
+func (k *cacheClasses) asked(c *Transition) bool {
+	for w := range c.Workloads() {
+		if w.Spec.asksFor(CacheClass) && c.asks(w.ID()) {
+			return true
+		}
+	}
+	return false
 }
 
 // made reports whether this node made a group, by its undo log.
@@ -100,8 +113,8 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 	if err != nil {
 		return 0, undo, err
 	}
-	if err := k.read(); errors.Is(err, kernel.ErrNotSupported) && len(members) == 0 {
-		return 0, undo, nil // it was unmounted, and all groups with it
+	if err := k.read(); errors.Is(err, kernel.ErrNotSupported) && !k.asked(c) {
+		return 0, undo, nil // or it was unmounted, and all groups with it
 	} else if err != nil {
 		return 0, undo, err
 	}
@@ -167,10 +180,16 @@ func (k *cacheClasses) threads(workloads []*Workload) (all []int, err error) {
 }
 
 // notes say what devices fill too, and what other programs keep.
-func (k *cacheClasses) notes(w *Workload) (notes []string) {
+func (k *cacheClasses) notes(w *Workload) []string {
 	name := k.n.opt.Classes.ClassOf(CacheClass, &w.Spec)
-	if k.read() != nil {
-		return nil
+	return k.n.notesOnce(CacheClass, name, func() []string { return k.notesOf(name) })
+}
+
+func (k *cacheClasses) notesOf(name string) (notes []string) {
+	if err := k.read(); errors.Is(err, kernel.ErrNotSupported) {
+		return []string{fmt.Sprintf("cache class %q: the workload goes without: %v", name, err)}
+	} else if err != nil {
+		return []string{fmt.Sprintf("cache class %q: %v", name, err)}
 	}
 	layout, err := k.n.opt.Classes.Cache.Layout(k.t)
 	if err != nil {

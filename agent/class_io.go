@@ -349,14 +349,25 @@ func (k *ioClasses) prioritize(file, priority, why string, log *kernel.UndoLog) 
 }
 
 // notes say what of a class is not in force, and why.
-func (k *ioClasses) notes(w *Workload) (notes []string) {
+func (k *ioClasses) notes(w *Workload) []string {
 	class, err := k.n.ioClass(&w.Spec)
 	if err != nil {
 		return []string{err.Error()}
 	}
-	notes = class.notes
-	if _, ok := k.n.enforcer.(*groups); !ok && !limitless(class.limits) {
+	return k.n.notesOnce(IOClass, class.name, func() []string { return k.notesOf(&class) })
+}
+
+func (k *ioClasses) notesOf(class *ioClass) (notes []string) {
+	notes = slices.Clone(class.notes)
+	_, ok := k.n.enforcer.(*groups)
+	switch {
+	case ok || limitless(class.limits):
+	case k.n.site.Around == nil:
 		notes = append(notes, fmt.Sprintf("its limits and weights are not in force: by %s Berth sets none", k.n.site.Backend))
+	default:
+		if err := k.lacks(&class.limits); err != nil {
+			notes = append(notes, fmt.Sprintf("its limits and weights are not in force: %v", err))
+		}
 	}
 	if len(k.n.opt.Classes.IO.Cost) > 0 {
 		_, absent, err := k.cost()
@@ -368,6 +379,21 @@ func (k *ioClasses) notes(w *Workload) (notes []string) {
 		notes[i] = fmt.Sprintf("I/O class %q: %s", class.name, notes[i])
 	}
 	return notes
+}
+
+// lacks says why groups of this host cannot have some limits; nil if they can.
+func (k *ioClasses) lacks(l *cgroup.Limits) error {
+	lacks, err := Lacks(k.n.root)
+	if err != nil {
+		return err
+	}
+	settings := l.Settings()
+	for _, id := range settings.IDs() {
+		if err := lacks(id.Knob); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reportIO is the section of the kind io: what each class comes to with the disks that there

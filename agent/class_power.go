@@ -169,7 +169,7 @@ func (k *powerClasses) may(c *Transition, w *Workload) error {
 		return err
 	}
 	if w.Grant == nil || w.Grant.Own.IsEmpty() {
-		return &ClassError{Kind: PowerClass, Name: w.Spec.Classes[PowerClass], Reason: fmt.Sprintf("workload %q has no CPUs of its own: ask for some (class LSE or LSR, and how many), or give the shared pool a profile (classes.power.shared)", w.ID())}
+		return &ClassError{Kind: PowerClass, Name: w.Spec.Classes[PowerClass], ID: w.ID(), Reason: fmt.Sprintf("workload %q has no CPUs of its own: ask for some (class LSE or LSR, and how many), or give the shared pool a profile (classes.power.shared)", w.ID())}
 	}
 	return nil
 }
@@ -268,7 +268,7 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 			}
 		}
 		if !cpus.IsEmpty() {
-			use.InForce = !r.planned
+			use.InForce, use.CPUs = !r.planned, cpus
 			use.Settings = append(use.Settings, ClassSetting{"CPUs", cpus.String()})
 			for _, v := range h.InWords(cpus) {
 				use.Settings = append(use.Settings, ClassSetting{v[0], v[1]})

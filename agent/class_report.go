@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
@@ -57,13 +58,25 @@ type ClassUse struct {
 	// Workloads are the ids of those that have it, Tasks how many threads are in it.
 	Workloads []string `json:"workloads,omitempty"`
 	Tasks     int      `json:"tasks,omitempty"`
-	Notes     []string `json:"notes,omitempty"`
+	// CPUs are those that have it, of the kind power.
+	CPUs  cpuset.Set `json:"cpus,omitzero"`
+	Notes []string   `json:"notes,omitempty"`
 	// Partition, Mode and Schemata are of the kind cache.
 	Partition string           `json:"partition,omitempty"`
 	Mode      string           `json:"mode,omitempty"`
 	Schemata  resctrl.Schemata `json:"schemata,omitempty"`
 	// Links are of the kind net: what the class has of each device.
 	Links []ClassLink `json:"links,omitempty"`
+}
+
+// Placed is how many workloads have it: not the CPUs that none owns.
+func (c *ClassUse) Placed() (n int) {
+	for _, id := range c.Workloads {
+		if id != sharedPool && id != reservedCPUs {
+			n++
+		}
+	}
+	return n
 }
 
 // ClassSetting is what a class has of something.

@@ -135,6 +135,19 @@ func (c ClassConfig) ClassOf(kind ClassKind, s *Spec) string {
 	return ""
 }
 
+// Of returns the classes that a workload has, by kind; nil if it has none.
+func (c ClassConfig) Of(s *Spec) (all map[ClassKind]string) {
+	for _, k := range classKinds {
+		if name := c.ClassOf(k.kind, s); name != "" {
+			if all == nil {
+				all = map[ClassKind]string{}
+			}
+			all[k.kind] = name
+		}
+	}
+	return all
+}
+
 // Validate reports what is wrong on any host.
 func (c ClassConfig) Validate() error {
 	var errs []error
@@ -149,15 +162,22 @@ func (c ClassConfig) Validate() error {
 // defined returns an error, a *ClassError, for the class of a kind that a workload asks for
 // and that is not there.
 func (c ClassConfig) defined(kind ClassKind, w *Workload) error {
-	name, set := c.ClassOf(kind, &w.Spec), c.of(kind)
-	if name == "" || set != nil && set.Has(name) {
-		return nil
+	name := c.ClassOf(kind, &w.Spec)
+	if why := c.Undefined(kind, name); name != "" && why != "" {
+		return &ClassError{Kind: kind, Name: name, ID: w.ID(), Reason: fmt.Sprintf("workload %q: %s", w.ID(), why)}
 	}
-	reason := fmt.Sprintf("the configuration defines no %s classes", kind)
+	return nil
+}
+
+// Undefined says that there is no class of a kind and name; "" if there is.
+func (c ClassConfig) Undefined(kind ClassKind, name string) string {
+	if set := c.of(kind); set != nil && set.Has(name) {
+		return ""
+	}
 	if names := c.Names(kind); len(names) > 0 {
-		reason = "it is not defined" + strictyaml.Nearest(name, names)
+		return "it is not defined" + strictyaml.Nearest(name, names)
 	}
-	return &ClassError{Kind: kind, Name: name, Reason: fmt.Sprintf("workload %q: %s", w.ID(), reason)}
+	return fmt.Sprintf("the configuration defines no %s classes", kind)
 }
 
 // classIn returns the class of a kind that a workload is to have after a transition, "" for
@@ -207,8 +227,11 @@ func (n *Node) Classes() ClassConfig {
 
 // ClassError is a class that a workload cannot have.
 type ClassError struct {
-	Kind         ClassKind
-	Name, Reason string
+	Kind ClassKind
+	Name string
+	// ID is the workload's; "" if no workload can have it.
+	ID     string
+	Reason string
 }
 
 func (e *ClassError) Error() string {
@@ -271,6 +294,21 @@ func (n *Node) classNotes(w *Workload) (notes []string) {
 		default:
 			notes = append(notes, k.open(n).notes(w)...)
 		}
+	}
+	return notes
+}
+
+// notesOnce are the notes about a class that are the same of all its workloads, found once
+// each time that the node is turned to.
+func (n *Node) notesOnce(kind ClassKind, name string, find func() []string) []string {
+	key := string(kind) + " " + name
+	notes, ok := n.noted[key]
+	if !ok {
+		notes = find()
+		if n.noted == nil {
+			n.noted = map[string][]string{}
+		}
+		n.noted[key] = notes
 	}
 	return notes
 }
@@ -357,12 +395,13 @@ func (n *Node) followClasses(c *Transition) (moved int, err error) {
 
 // threadsOf are the threads of a workload.
 func (n *Node) threadsOf(w *Workload) (all []int, err error) {
-	for _, dir := range w.Dirs {
+	dirs := w.dirsIn(n.site.Dirs)
+	for _, dir := range dirs {
 		if all, err = cgroup.Threads(n.root.FS(), dir); err != nil || len(all) > 0 {
 			return all, err // any hierarchy has all of them
 		}
 	}
-	if s, ok := n.enforcer.(Supervisor); ok && len(w.Dirs) == 0 {
+	if s, ok := n.enforcer.(Supervisor); ok && len(dirs) == 0 {
 		pids, _, err := s.Processes(w)
 		if err != nil {
 			return nil, err

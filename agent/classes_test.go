@@ -275,6 +275,26 @@ func TestCacheClassRefused(t *testing.T) {
 	}
 }
 
+// Without resctrl a workload goes without the class of its class of service; one that asks by
+// name is refused.
+func TestCacheClassLacks(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, layouts()["v2"])
+	h.opt.Classes = classConfig(t, classes)
+	n := h.open()
+	h.place(n, spec("batch", place.BE, 0, 9000101))
+	w, err := n.Get(context.Background(), "batch")
+	if err != nil || w.Classes[CacheClass] != "bulk" || !strings.Contains(strings.Join(w.Notes, "\n"), `cache class "bulk": the workload goes without`) {
+		t.Errorf("%v, notes %q, %v", w.Classes, w.Notes, err)
+	}
+	if repairs, err := n.Reconcile(context.Background()); err != nil || len(repairs) > 0 {
+		t.Errorf("repairs: %v, %v", repairs, err)
+	}
+	if _, err := n.Place(context.Background(), classed(spec("api", place.LS, 0, 9000100), "gold")); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("by name: %v", err)
+	}
+}
+
 // Numbers of removed groups are not free at once.
 func TestCacheClassLimbo(t *testing.T) {
 	t.Parallel()

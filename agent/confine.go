@@ -276,7 +276,7 @@ func (g *groups) dirsOf(workloads iter.Seq[*Workload]) dirSet {
 		if w.Group != "" {
 			dirs[g.cpusetDir(w)] = true
 		}
-		for _, dir := range w.Dirs {
+		for _, dir := range w.dirsIn(g.base.Dirs()) {
 			dirs[dir] = true
 		}
 	}

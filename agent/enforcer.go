@@ -83,12 +83,19 @@ type Site struct {
 	Dirs []string
 	// Top is where the hierarchy of the first of Dirs is mounted.
 	Top string
+	// Around are the control groups that something else makes for workloads, and in which they
+	// get what their I/O class has; nil with an Enforcer that does so itself.
+	Around *Surroundings
 }
 
 // openEnforcer uses control groups where this process may, else affinity.
 func (n *Node) openEnforcer() (Enforcer, Site, error) {
 	if n.opt.Enforcer != nil {
-		return n.opt.Enforcer(n.root)
+		e, site, err := n.opt.Enforcer(n.root)
+		if site.Around != nil {
+			site.Around.g.io = n.ioClass
+		}
+		return e, site, err
 	}
 	byAffinity := func(why string) (Enforcer, Site, error) {
 		return newAffinity(n.root, why), Site{Backend: "affinity"}, nil

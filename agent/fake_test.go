@@ -149,5 +149,8 @@ func (h *host) place(n *Node, s Spec) Workload {
 	return w
 }
 
-// isProcs reports whether a file lists processes.
-func isProcs(name string) bool { return filepath.Base(name) == "cgroup.procs" }
+// isProcs reports whether a file lists the processes of a control group.
+func isProcs(name string) bool {
+	file := filepath.Base(name)
+	return file == "cgroup.procs" || file == "tasks" && strings.HasPrefix(name, "sys/fs/cgroup/")
+}

@@ -128,6 +128,10 @@ func (*groups) Close() error { return nil }
 
 // Observe implements Enforcer.
 func (g *groups) Observe(w *Workload) Observed {
+	if w.Group != "" && w.Backend != g.host.Mode() { // the group is another's, but for its I/O class
+		class, _ := g.ofIO(&w.Spec) // a note says what is not defined
+		return Observed{There: g.exists(w), Limits: withIO(w.Spec.Limits, class.limits), CPUFile: g.cpusetDir(w) + "/" + cpusFile}
+	}
 	l, lack := g.settings(&w.Spec)
 	return Observed{There: g.exists(w), Limits: l, Lack: lack, Notes: g.notes(w, l, lack), CPUFile: g.cpusetDir(w) + "/" + cpusFile}
 }

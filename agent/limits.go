@@ -20,6 +20,9 @@ import (
 // what the kernel shows.
 func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, error) {
 	to, from := c.After(id), c.Before(id)
+	if to.Backend != g.host.Mode() {
+		return g.ioLimits(c, to)
+	}
 	class, err := g.ofIO(&to.Spec)
 	_, undefined := errors.AsType[*ClassError](err)
 	if err != nil && (!undefined || c.asks(id)) {
@@ -91,6 +94,37 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	return plan, nil
 }
 
+// ioLimits plans what a group that something else makes has by the I/O class of its workload;
+// all else of it is not Berth's. A class that is not asked for by name, or not now, is left out
+// where it cannot be: a note says so.
+func (g *groups) ioLimits(c *Transition, w *Workload) (kernel.Plan, error) {
+	if w.Group == "" || !slices.ContainsFunc(w.dirsIn(g.base.Dirs()), g.isDir) {
+		return nil, nil // it is yet to come
+	}
+	class, err := g.ofIO(&w.Spec)
+	var plan kernel.Plan
+	if err == nil && !limitless(class.limits) {
+		if plan, err = g.ioPlan(w, &class); err == nil {
+			plan, err = g.differing(c, plan)
+		}
+	}
+	_, undefined := errors.AsType[*ClassError](err)
+	if (undefined || errors.Is(err, kernel.ErrNotSupported)) && !(c.asks(w.ID()) && w.Spec.asksFor(IOClass)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("I/O class %q of workload %q: %w", class.name, w.ID(), err)
+	}
+	return plan, nil
+}
+
+// ioPlan plans what a workload's group has by an I/O class.
+func (g *groups) ioPlan(w *Workload, class *ioClass) (kernel.Plan, error) {
+	plan, err := g.base.Child(w.Group).Plan(class.limits.Settings())
+	byIOClass(plan, class.name)
+	return plan, err
+}
+
 // shown is a workload with a plan for its limits, those of its I/O class included.
 type shown struct {
 	of    *Workload
@@ -157,7 +191,7 @@ func (g *groups) formerLimits(c *Transition) func(kernel.Step) bool {
 	settings := map[string]knob.Settings{}
 	for _, id := range c.Limited() {
 		if w := c.After(id); w != nil && !w.made() {
-			for _, dir := range w.Dirs {
+			for _, dir := range w.dirsIn(g.base.Dirs()) {
 				settings[dir] = g.values(&w.Spec)
 			}
 		}

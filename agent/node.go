@@ -253,6 +253,7 @@ func (t *transaction) workload(v snapshot, id string) Workload {
 	}
 	seen := t.n.enforcer.Observe(b.Workload)
 	w.Limits, w.Notes = seen.Limits, append(seen.Notes, t.n.exposed(&w)...)
+	w.Classes = t.n.classesNow().Of(&w.Spec)
 	w.Notes = append(w.Notes, t.n.classNotes(&w)...)
 	if ignored := place.IgnoredText(t.n.opt.Policy, &w.Spec.Request); ignored != "" && w.Spec.CPUs.IsEmpty() {
 		w.Notes = append(w.Notes, ignored)

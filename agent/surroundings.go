@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"syscall"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -50,6 +51,12 @@ func (s *Surroundings) Has(w *Workload) bool { return w.Backend == s.g.host.Mode
 // Confines reports whether any groups are to be kept off exclusive CPUs.
 func (s *Surroundings) Confines() bool { return len(s.g.confine) > 0 }
 
+// Limits are the settings of a workload in another's group: its own, and those of its I/O class.
+func (s *Surroundings) Limits(w *Workload) cgroup.Limits {
+	class, _ := s.g.ofIO(&w.Spec) // a note says what is not defined
+	return withIO(w.Spec.Settings(), class.limits)
+}
+
 // Observe tells what there is of a workload.
 func (s *Surroundings) Observe(w *Workload) Observed { return s.g.Observe(w) }
 
@@ -68,14 +75,55 @@ func (s *Surroundings) Release(w *Workload, leave bool, log *kernel.UndoLog) err
 func (s *Surroundings) NoIdle() string { return s.g.noIdle() }
 
 // Plan returns what it takes to have the groups that idle names, as far as they are there, run
-// only when no sibling wants to, and others kept off exclusive CPUs.
+// only when no sibling wants to, others kept off exclusive CPUs, and workloads have what their
+// I/O classes say.
 func (s *Surroundings) Plan(c *Transition, idle []string) (kernel.Plan, error) {
 	all, err := s.idles(c, idle)
 	if err != nil {
 		return nil, err
 	}
 	plan, err := s.others(c)
-	return append(all, plan...), err
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, plan...)
+	for _, w := range s.limited(c) {
+		if plan, err = s.g.ioLimits(c, w); err != nil {
+			return nil, err
+		}
+		all = append(all, plan...)
+	}
+	return all, nil
+}
+
+// limited are the workloads of others' groups whose limits are looked at.
+func (s *Surroundings) limited(c *Transition) (all []*Workload) {
+	for _, id := range c.Limited() {
+		if w := c.After(id); w != nil && !s.Has(w) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// limit has workloads get what their I/O classes say. A group that has just gone is no error.
+func (s *Surroundings) limit(c *Transition) (undo func() error, err error) {
+	var undos []func() error
+	for _, w := range s.limited(c) {
+		var back func() error
+		plan, err := s.g.ioLimits(c, w)
+		if err == nil && len(plan) > 0 {
+			back, err = kernel.Apply(s.g.root, plan, c.Log)
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV):
+		case err != nil:
+			return nil, errors.Join(err, join(undos...)())
+		case back != nil:
+			undos = append(undos, back)
+		}
+	}
+	return join(undos...), nil
 }
 
 func (s *Surroundings) idles(c *Transition, idle []string) (all kernel.Plan, err error) {
@@ -135,7 +183,11 @@ func (s *Surroundings) Enforce(c *Transition, idle []string, tell func(error)) (
 	if err != nil {
 		return done, errors.Join(err, call(awake))
 	}
-	done.Undo = func() error { return errors.Join(call(back), call(awake)) }
+	unlimited, err := s.limit(c)
+	if err != nil {
+		return done, errors.Join(err, call(back), call(awake))
+	}
+	done.Undo = func() error { return errors.Join(unlimited(), call(back), call(awake)) }
 	if !c.Leaves() && slices.Equal(idle, s.idle) {
 		return done, nil
 	}

@@ -182,8 +182,24 @@ type Workload struct {
 	// Limits are the settings in force: Spec.Limits and what the class does, as far as
 	// the host has it. They are told and not kept.
 	Limits cgroup.Limits `json:"limits,omitzero"`
+	// Classes are the classes that it has, by kind: those of Spec.Classes, and those that
+	// follow from its class of service. They are told and not kept.
+	Classes map[ClassKind]string `json:"classes,omitempty"`
 	// Notes are plain warnings.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// dirsIn are the directories of a workload's control group. Those of a group that something
+// else makes, such as a container runtime, are not on record: they are below base, those of
+// the base (Site.Dirs).
+func (w *Workload) dirsIn(base []string) (dirs []string) {
+	if len(w.Dirs) > 0 || w.Group == "" {
+		return w.Dirs
+	}
+	for _, dir := range base {
+		dirs = append(dirs, path.Join(dir, w.Group))
+	}
+	return dirs
 }
 
 // State says where a workload is in its life.

@@ -70,9 +70,8 @@ type Wish struct {
 	Scope *Scope `json:"scope"`
 	// Role is the container's in its pod.
 	Role *place.Role `json:"role"`
-	// RDTClass and BlockIOClass are the container runtime's; "" means none.
-	RDTClass     string `json:"rdtClass"`
-	BlockIOClass string `json:"blockIOClass"`
+	// Classes are the classes that it names, by kind (ClassKinds); NoClass is a name.
+	Classes map[string]string `json:"classes"`
 }
 
 // Scope is what is placed in one go.
@@ -108,8 +107,9 @@ type Options struct {
 	Rules Rules
 	// Hints are the hints that the placement policy knows; nil is all.
 	Hints []string
-	// RDTClasses and BlockIOClasses are those that the node has.
-	RDTClasses, BlockIOClasses []string
+	// Class says why a container cannot have a class of a kind, nil if it can; without it no
+	// class can be had.
+	Class func(kind, name string) error
 	// ID names a container of the pod as a workload; nil is NAMESPACE/POD/CONTAINER.
 	ID func(pod *Pod, container string) string
 }
@@ -198,7 +198,7 @@ func (r *reading) read(w found) {
 		return
 	}
 	if !r.opt.Rules.Allow(r.pod.Namespace, w.row.Word, wish.strength()) {
-		r.problem(w.key, w.text, NotAllowed, errors.New("the node's rules do not let this namespace say so"))
+		r.problem(w.key, w.text, NotAllowed, errors.New("the node's rules do not let this namespace say so"+wish.remedy(w.row)))
 		return
 	}
 	r.merge(&wish, w)
@@ -215,6 +215,16 @@ func (r *reading) problem(word, value string, kind Kind, err error) {
 func (r *reading) merge(over *Wish, w found) {
 	for _, v := range fields(over) {
 		into := fieldOf(&r.wish, v.name)
+		if v.name == "classes" {
+			if r.wish.Classes == nil {
+				r.wish.Classes = map[string]string{}
+			}
+			for kind, name := range over.Classes {
+				r.wish.Classes[kind] = name
+				r.note(kind, name, w)
+			}
+			continue
+		}
 		if v.name == "hints" {
 			hints := maps.Clone(r.wish.Hints)
 			if hints == nil {

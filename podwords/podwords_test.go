@@ -66,6 +66,18 @@ func rowCases() []rowCase {
 		{"berth.dev/role", "", "main", "invalid"},
 		{"berth.dev/affinity", "", "[{namespace: 'team-*', glob: true, weight: 1}]", "affinity=[{ team-* map[] 1 true}]"},
 		{"berth.dev/affinity", "", "[{namespace: '[', glob: true, weight: 1}]", "invalid"},
+		{"berth.dev/cache", "", "gold", "cache=gold"},
+		{"berth.dev/cache", "berth.dev/cache.c", "gold", "cache=gold"},
+		{"berth.dev/cache", "berth.dev/cache.d", "gold", ""},
+		{"berth.dev/cache", "", "none", "cache=none"},
+		{"berth.dev/cache", "", "slow", "not allowed"},
+		{"berth.dev/cache", "", "lead", "not followed"},
+		{"berth.dev/cache", "", "", "invalid"},
+		{"berth.dev/cache", "", "a/b", "invalid"},
+		{"berth.dev/io", "", "gold", "io=gold"},
+		{"berth.dev/io", "", "slow", "not allowed"},
+		{"berth.dev/power", "", "gold", "power=gold"},
+		{"berth.dev/power", "", "gold\npower: x", "invalid"},
 		{"berth.dev/p99", "", "5ms", "not followed"},
 		{"berth.dev/p99", "berth.dev/klass", "LSE", "unknown"},
 
@@ -88,6 +100,7 @@ func rowCases() []rowCase {
 		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "None"}`, "invalid"},
 		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "0-3"}`, "not allowed"},
 		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "3-0"}`, "invalid"},
+		{"node.koordinator.sh/resctrl", "", `{"llc": {"schemata": {"range": [0, 30]}}}`, "not followed"},
 		{"node.koordinator.sh/extended-resource-spec", "", "{}", "not followed"},
 	}
 	for _, domain := range []string{"resource-policy.nri.io", "cri-resource-manager.intel.com"} {
@@ -117,13 +130,18 @@ func rowCases() []rowCase {
 			{"strict.topologyhints.", "", "true", "not followed"},
 			{"pick-resources-by-hints.", "", "true", "not followed"},
 			{"prefer-cpu-priority.", "", "high", "not followed"},
+			{"cpu-class.", "", "gold", "power=gold"},
 			{"cpu-class.", "", "turbo", "not followed"},
 			{"scheduling-class.", "", "rt", "not followed"},
 			{"irq-affinity.", "", "{}", "not followed"},
-			{"rdtclass.", "", "gold", "rdtClass=gold"},
+			{"rdtclass.", "", "gold", "cache=gold"},
+			{"rdtclass.", "/container.c", "gold", "cache=gold"},
+			{"rdtclass.", "/container.d", "gold", ""},
+			{"rdtclass.", "/pod", "slow", "not allowed"},
 			{"rdtclass.", "", "lead", "not followed"},
-			{"blockioclass.", "", "slow", "blockIOClass=slow"},
-			{"blockioclass.", "", "../slow", "not followed"},
+			{"blockioclass.", "", "gold", "io=gold"},
+			{"blockioclass.", "", "slow", "not allowed"},
+			{"blockioclass.", "", "../slow", "invalid"},
 			{"no-such.", "", "x", "unknown"},
 		} {
 			word := c.word + domain
@@ -150,6 +168,14 @@ func rowCases() []rowCase {
 	return cases
 }
 
+// classes are those of a node that has some of two names of each kind.
+func classes(kind, name string) error {
+	if name == "gold" || name == "slow" {
+		return nil
+	}
+	return fmt.Errorf("%s class %q: it is not defined", kind, name)
+}
+
 func TestEveryWord(t *testing.T) {
 	t.Parallel()
 	tested := map[string]bool{}
@@ -163,7 +189,7 @@ func TestEveryWord(t *testing.T) {
 			pod.Labels, pod.Annotations = pod.Annotations, nil
 		}
 		tested[c.word] = true
-		if got := told(Read(&pod, "c", Options{RDTClasses: []string{"gold"}, BlockIOClasses: []string{"slow"}})); got != c.want {
+		if got := told(Read(&pod, "c", Options{Class: classes, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
 			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
 		}
 	}

@@ -57,6 +57,14 @@ func (rs Rules) Allow(namespace, word, strong string) bool {
 	return strong == ""
 }
 
+// remedy says how a rule would let a strong value of a word count, "" of another value.
+func (w *Wish) remedy(row *Row) string {
+	if s := w.strength(); s != "" {
+		return fmt.Sprintf("; one with %s=%s would", row.Word, s)
+	}
+	return ""
+}
+
 func matching(name string) func(string) bool {
 	return func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }
 }
@@ -71,6 +79,9 @@ func (w *Wish) strength() string {
 		return w.Exclusive.String()
 	case !w.CPUs.IsEmpty():
 		return "cpuset"
+	}
+	for _, name := range w.Classes { // a word names one
+		return name
 	}
 	for _, hint := range []string{"prefer-reserved-cpus", "cpu.preserve", "memory.preserve"} {
 		if _, ok := w.Hints[hint]; ok {

@@ -1,6 +1,7 @@
 package podwords
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -64,7 +65,7 @@ func berthRows() []Row {
 	one := func(word, means string, strong ...string) Row {
 		return Row{System: Berth, Word: berthDomain + "/" + word, Means: means, Strong: strong, read: berthField(word, word)}
 	}
-	return []Row{
+	rows := []Row{
 		one("class", "the class of service: LSE, LSR, LS or BE", "SYSTEM"),
 		{
 			System: Berth, Word: berthDomain + "/cpus", Means: "so many of the requested CPUs are its own; the rest is time of the pool",
@@ -105,6 +106,35 @@ func berthRows() []Row {
 			return w, w.Role.UnmarshalText([]byte(text))
 		}},
 		{System: Berth, Word: berthDomain + "/p99", Means: "nothing reads a target of latency yet"},
+	}
+	for _, kind := range ClassKinds() {
+		rows = append(rows, Row{System: Berth, Word: berthDomain + "/" + kind, Means: "the " + kind + " class, of those that the node's configuration defines; none is no class", Strong: []string{"*"}, read: class(kind)})
+	}
+	return rows
+}
+
+// ClassKinds are the kinds of classes that a pod may name, each a word of Berth's.
+func ClassKinds() []string { return []string{"cache", "io", "power"} }
+
+// NoClass is the name of a class that is none, not that of the class of service either.
+const NoClass = "none"
+
+// class reads the name of a class of a kind.
+func class(kind string) func(*reading, string) (Wish, error) {
+	return func(r *reading, text string) (w Wish, err error) {
+		if err := plainWord(text); err != nil || text == "" {
+			return w, cmp.Or(err, errors.New("is empty"))
+		}
+		if r.opt.Class == nil {
+			return w, notFollowed("there are no %s classes here", kind)
+		}
+		if text != NoClass {
+			if err := r.opt.Class(kind, text); err != nil {
+				return w, &Problem{Kind: NotFollowed, Err: err}
+			}
+		}
+		w.Classes = map[string]string{kind: text}
+		return w, nil
 	}
 }
 
@@ -206,15 +236,6 @@ func policyRows(system System, domain string) []Row {
 			return w, plainWord(text)
 		}
 	}
-	class := func(kind string, into func(*Wish) *string, of func(*Options) []string) func(*reading, string) (Wish, error) {
-		return func(r *reading, text string) (w Wish, err error) {
-			if !slices.Contains(of(r.opt), text) {
-				return w, notFollowed("this node has no %s class of that name", kind)
-			}
-			*into(&w) = text
-			return w, nil
-		}
-	}
 	shared := func(w *Wish, yes bool) {
 		if yes {
 			w.Mode = new(place.Shared)
@@ -240,11 +261,11 @@ func policyRows(system System, domain string) []Row {
 		row("strict.topologyhints", "devices are not looked at for where they are", nil),
 		row("pick-resources-by-hints", "devices are not looked at for where they are", nil),
 		row("prefer-cpu-priority", "CPUs are not ranked by frequency", nil),
-		row("cpu-class", "frequencies are not set", nil),
+		row("cpu-class", "the power profile of that name, of CPUs of its own", class("power"), "*"),
 		row("scheduling-class", "scheduling policies are not set", nil),
 		row("irq-affinity", "interrupts are not steered", nil),
-		row("rdtclass", "the runtime's class of cache and memory bandwidth, where the node has one of the name", class("RDT", func(w *Wish) *string { return &w.RDTClass }, func(o *Options) []string { return o.RDTClasses })),
-		row("blockioclass", "the runtime's class of block I/O, where the node has one of the name", class("block I/O", func(w *Wish) *string { return &w.BlockIOClass }, func(o *Options) []string { return o.BlockIOClasses })),
+		row("rdtclass", "the cache class of that name", class("cache"), "*"),
+		row("blockioclass", "the I/O class of that name", class("io"), "*"),
 	}
 }
 

@@ -34,11 +34,6 @@ type Kubernetes struct {
 	// Words say which words of pods count, by namespace: the first that names it decides.
 	// Default: all but those that need a rule.
 	Words []WordRule `json:"words,omitempty"`
-	// RDTClasses are classes of the container runtime that pods may name. Default: those of
-	// resctrl.
-	RDTClasses []string `json:"rdtClasses,omitempty"`
-	// BlockIOClasses are likewise those of block I/O. Default: none.
-	BlockIOClasses []string `json:"blockIOClasses,omitempty"`
 }
 
 // WordRule says which words pods of some namespaces may use.

@@ -4,8 +4,26 @@ import (
 	"math/bits"
 	"strconv"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel/resctrl"
 )
+
+// classUse shows how many workloads have each class, and how many CPUs each power profile.
+func (s scrape) classUse(r agent.ClassReport) {
+	for i := range r.Kinds {
+		k := &r.Kinds[i]
+		for j := range k.Classes {
+			c := &k.Classes[j]
+			if c.Foreign {
+				continue
+			}
+			s.gauge("berth_class_workloads", float64(c.Placed()), string(k.Kind), label(c.Name))
+			if k.Kind == agent.PowerClass {
+				s.gauge("berth_power_profile_cpus", float64(c.CPUs.Len()), label(c.Name))
+			}
+		}
+	}
+}
 
 // classes shows what each group of resctrl may have, those of other programs too: there are
 // as many as the CPU has classes of service.

@@ -139,8 +139,12 @@ func (s scrape) all(ctx context.Context) error {
 	stats, errStats := s.view.Stats(ctx)
 	machine, errMachine := s.view.Machine(ctx)
 	guard, errGuard := s.view.Guard(ctx)
+	classes, errClasses := s.view.ClassReport(ctx)
 	if err := errors.Join(errAbout, errConfig, errStats, errMachine, errGuard); err != nil {
 		return err
+	}
+	if errClasses == nil { // the status page tells the error
+		s.classUse(classes)
 	}
 	s.agent(about, config)
 	s.cpus(machine)

@@ -58,7 +58,10 @@ func (v *view) Machine(context.Context) (api.Machine, error) { return v.machine,
 func (v *view) Config(context.Context) (api.Config, error)   { return v.config, v.err }
 func (v *view) Stats(context.Context) (api.Stats, error)     { return v.stats, v.err }
 func (v *view) ClassReport(context.Context) (agent.ClassReport, error) {
-	return agent.ClassReport{}, v.err
+	return agent.ClassReport{Kinds: []agent.ClassSection{
+		{Kind: agent.CacheClass, Classes: []agent.ClassUse{{Name: "gold", Workloads: []string{"web"}}, {Name: "bulk"}, {Name: "pod-a", Foreign: true}}},
+		{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5")}}},
+	}}, v.err
 }
 func (v *view) Guard(context.Context) (api.Guard, error) { return v.guard, v.err }
 func (v *view) Signals() map[string]error                { return v.signals }
@@ -381,7 +384,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("nothing shows %s", f.name)
 		}
 	}
-	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit"}
+	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "name"}
 	for name, f := range all {
 		if got, want := f.GetType() == dto.MetricType_COUNTER, strings.HasSuffix(name, "_total"); got != want {
 			t.Errorf("%s is a %v", name, f.GetType())

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -132,7 +133,11 @@ func explanation(w *agent.Workload, why bool) string {
 	add("kept idle", g.Fence.String())
 	add("memory nodes", w.Mems.String())
 	for _, kind := range agent.ClassKinds() {
-		add(string(kind)+" class", w.Spec.Classes[kind])
+		asked, has := w.Spec.Classes[kind], w.Classes[kind]
+		if asked == "" && has != "" {
+			has += ", of class " + r.Class.String()
+		}
+		add(string(kind)+" class", cmp.Or(has, asked))
 	}
 	add("limits", limitsText(&w.Limits))
 	for _, a := range r.Memory {

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"berth.dev/berth/cpuset"
@@ -84,6 +85,7 @@ func Hybrid() Layout {
 
 // Kernel is a kernel over a directory.
 type Kernel struct {
+	mu     sync.Mutex // around what several goroutines may do: write, Mkdir, Rmdir, Tree
 	dir    string
 	layout Layout
 	limbo  int // monitoring numbers of groups that are gone, see Resctrl.Limbo
@@ -240,6 +242,8 @@ func (k *Kernel) Exit(pid string) error {
 // Tree returns the text of every file, and "" for every directory, whose name
 // ends in a slash: two trees are the same if their maps are.
 func (k *Kernel) Tree() (map[string]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	tree := map[string]string{}
 	err := fs.WalkDir(os.DirFS(k.dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -263,6 +267,8 @@ func (k *Kernel) FS() fs.FS {
 
 // WriteFile does to a file what the kernel would.
 func (k *Kernel) WriteFile(name, data string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if _, err := fs.Stat(k.FS(), name); err != nil {
 		return err
 	}
@@ -287,6 +293,8 @@ func (k *Kernel) WriteFile(name, data string) error {
 
 // Mkdir makes a group with its files, or a plain directory.
 func (k *Kernel) Mkdir(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if _, _, ok := k.inResctrl(name); ok {
 		if err := k.mkdirResctrl(name); err != nil {
 			return &fs.PathError{Op: "mkdir", Path: name, Err: err}
@@ -309,6 +317,8 @@ func (k *Kernel) Mkdir(name string) error {
 // Rmdir removes a group that has neither processes nor children, or a plain
 // empty directory.
 func (k *Kernel) Rmdir(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if _, _, ok := k.inResctrl(name); ok {
 		if err := k.rmdirResctrl(name); err != nil {
 			return &fs.PathError{Op: "rmdir", Path: name, Err: err}

@@ -58,8 +58,13 @@ func (k *Kernel) addProcess(dir, pid string) error {
 }
 
 func (k *Kernel) setProcs(dir string, pids []string) error {
-	if err := k.put(dir+"/cgroup.procs", strings.Join(pids, "\n")); err != nil {
-		return err
+	for _, file := range []string{"cgroup.procs", "tasks"} { // each has one thread
+		if file == "tasks" && !k.exists(dir+"/"+file) {
+			continue
+		}
+		if err := k.put(dir+"/"+file, strings.Join(pids, "\n")); err != nil {
+			return err
+		}
 	}
 	return k.retype(dir)
 }

@@ -24,6 +24,7 @@ const fellKey = agent.SourcePrefix + "shared pool"
 type asked struct {
 	spec     agent.Spec
 	required bool // time of the shared pool is no substitute
+	strict   bool // nor is anything for what cannot be had
 	whole    bool // it is to be placed with all of its pod
 }
 
@@ -64,7 +65,13 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	r := p.words(pod, c.GetName())
 	base := podwords.Kubernetes(res)
 	base.Role = role
-	request, cpus := r.Apply(base, p.threads)
+	a.spec = agent.Spec{Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
+	request := &a.spec.Request
+	*request, a.spec.CPUs = r.Apply(base, p.threads)
+	for _, s := range r.Sources {
+		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
+	}
+	p.chooseClasses(&a.spec, &r, c)
 	if err := p.problems(pod, c, &r); err != nil {
 		return a, err
 	}
@@ -74,11 +81,8 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if s := r.Wish.Scope; s != nil {
 		a.whole = *s == podwords.PodScope
 	}
-	a.spec = agent.Spec{Request: request, CPUs: cpus, Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
-	a.required = r.Required() || p.wording.Load().Strict
-	for _, s := range r.Sources {
-		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
-	}
+	a.strict = r.Strict() || p.wording.Load().Strict
+	a.required = r.Required() || a.strict
 	if err = a.spec.Validate(); err != nil { // a pod may have labels without end
 		a.spec.Request.Labels = nil
 		err = a.spec.Validate()

@@ -257,6 +257,9 @@ func (t *table) Observe(w *agent.Workload) agent.Observed {
 		return t.around.Observe(w)
 	}
 	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || held(w) && t.living(w.Spec.Request.Group), Limits: w.Spec.Settings()}
+	if t.around != nil {
+		o.Limits = t.around.Limits(w)
+	}
 	if o.Limits.Idle == cgroup.On && w.Spec.Limits.Idle != cgroup.On {
 		o.Limits.Idle = cgroup.Leave
 		if !t.idle || !strings.Contains(path.Dir(w.Group), "besteffort") {

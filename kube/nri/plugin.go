@@ -49,8 +49,9 @@ type Options struct {
 	// Budget is how long a decision may take until the container gets the shared pool; 0
 	// is 1 s. The runtime's own time-out is 2 s unless it is set.
 	Budget time.Duration
-	// Every is how often what is in force is compared; 0 is 5 s.
-	Every time.Duration
+	// Every is how often what is in force is compared; 0 is 5 s. Rescan is how often it is
+	// looked for threads that have come to containers with classes; 0 is 30 s.
+	Every, Rescan time.Duration
 	// Unstarted is how long a container may be created and not started, or gone and not ended,
 	// until it has no place any more; 0 is 30 s. It is placed again if it starts after all.
 	Unstarted time.Duration
@@ -80,6 +81,8 @@ type Plugin struct {
 	online  cpuset.Set
 	threads int  // CPUs of a core
 	scoped  bool // the policy places pods as a whole
+	classes agent.ClassConfig
+	lacks   map[agent.ClassKind]error // why this host has no classes of a kind
 	wording atomic.Pointer[Words]
 
 	mu      sync.Mutex
@@ -98,12 +101,19 @@ type Plugin struct {
 func New(ctx context.Context, opt Options) (*Plugin, error) {
 	opt.Name, opt.Index = cmp.Or(opt.Name, "berth"), cmp.Or(opt.Index, "50")
 	opt.Budget, opt.Every, opt.Unstarted = cmp.Or(opt.Budget, time.Second), cmp.Or(opt.Every, 5*time.Second), cmp.Or(opt.Unstarted, 30*time.Second)
+	opt.Rescan = cmp.Or(opt.Rescan, 30*time.Second)
+	var err error
+	if opt.Node.Root == nil {
+		if opt.Node.Root, err = kernel.Open("/"); err != nil {
+			return nil, err
+		}
+	}
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
 		lost: map[string]*later{}, told: map[string]map[string]bool{},
 		start: time.Now(), verifyNow: make(chan struct{}, 1),
 	}
-	if err := p.SetWords(opt.Words); err != nil {
+	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {
 		return nil, err
 	}
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
@@ -115,7 +125,6 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		return p.table, site, err
 	}
 	o.Events = func(e agent.Event) { p.tell(Event{Kind: string(e.Kind), Container: e.ID, Text: e.Text}) }
-	var err error
 	if p.node, err = agent.Open(ctx, o); err != nil {
 		return nil, err
 	}
@@ -168,7 +177,7 @@ func (p *Plugin) surround(root *kernel.Root) (agent.Site, error) {
 	if err != nil {
 		return site, err
 	}
-	site.Dirs = around.Dirs()
+	site.Dirs, site.Around = around.Dirs(), around
 	p.table.around, p.table.idle = around, p.opt.Idle
 	if why := around.NoIdle(); why != "" && p.opt.Idle {
 		p.table.idle = false
@@ -279,24 +288,17 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.tell(about(Rejected, pod, c, "%v", err))
 		return refuse(err)
 	}
-	return p.adjustment(pod, c, own), updates, nil
+	return adjustment(own), updates, nil
 }
 
 // adjustment is what a new container is to have.
-func (p *Plugin) adjustment(pod *api.PodSandbox, c *api.Container, own resources) *api.ContainerAdjustment {
+func adjustment(own resources) *api.ContainerAdjustment {
 	adjust := &api.ContainerAdjustment{}
 	if !own.cpus.IsEmpty() {
 		adjust.SetLinuxCPUSetCPUs(own.cpus.String())
 	}
 	if !own.mems.IsEmpty() {
 		adjust.SetLinuxCPUSetMems(own.mems.String())
-	}
-	wish := p.words(pod, c.GetName()).Wish
-	if wish.RDTClass != "" {
-		adjust.SetLinuxRDTClass(wish.RDTClass)
-	}
-	if wish.BlockIOClass != "" {
-		adjust.SetLinuxBlockIOClass(wish.BlockIOClass)
 	}
 	return adjust
 }
@@ -327,11 +329,11 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		w, err = p.take(ctx, &asked)
 	}
 	if !whole || isGone(err) {
-		w, err = p.node.Place(ctx, asked.spec)
+		w, err = p.placeSpec(ctx, pod, c, asked.spec, asked.strict)
 	}
 	if p.falls(&asked, err) {
 		p.tell(about(Fallback, pod, c, "time of the shared pool instead of CPUs of its own: %v", err))
-		w, err = p.node.Place(ctx, asked.shared())
+		w, err = p.placeSpec(ctx, pod, c, asked.shared(), asked.strict)
 	} else if err != nil && asked.required && !errors.Is(err, errOver) && !isHeld(err) {
 		return &RefusedError{err}
 	}
@@ -352,14 +354,23 @@ func (p *Plugin) falls(a *asked, err error) bool {
 }
 
 // StartContainer notes that the runtime has begun to start a container: what it is told of it
-// from now on may come too late.
-func (p *Plugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+// from now on may come too late. Its control group is there, and its classes are given it
+// before its program begins. An error refuses the start.
+func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	p.table.starting(c.GetId(), p.online)
-	return nil
+	err := p.join(ctx, pod, c)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		p.tell(about(Rejected, pod, c, "%v", refused.Err))
+		return fmt.Errorf("not started: %w", refused.Err)
+	}
+	return nil // it is tried again once it has started
 }
 
 // PostStartContainer notes that a container has processes, and on which CPUs.
-func (p *Plugin) PostStartContainer(_ context.Context, pod *api.PodSandbox, c *api.Container) error {
+func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	if err := p.join(ctx, pod, c); err != nil {
+		p.tell(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
+	}
 	is, _ := p.opt.Effective(groupName(c))
 	if p.table.started(c.GetId(), is) {
 		p.tryLater(pod, c) // its place was given back
@@ -403,6 +414,7 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err != nil {
 		return err
 	}
+	asked.keepClasses(&held)
 	if held.Spec.Annotations[fellKey] != "" {
 		asked.spec = asked.shared()
 	}
@@ -485,7 +497,7 @@ func (p *Plugin) workload(container string) (id string, ok bool) {
 func (p *Plugin) name(container string, w *agent.Workload) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container], p.names[w.ID()] = named{w.ID(), w.Spec.Request.Group, held(w)}, container
+	p.ids[container], p.names[w.ID()] = named{id: w.ID(), pod: w.Spec.Request.Group, held: held(w), classes: p.classes.Of(&w.Spec)}, container
 }
 
 func (p *Plugin) forget(container string) {
@@ -499,19 +511,33 @@ func (p *Plugin) forget(container string) {
 }
 
 // ValidateContainerAdjustment rejects a creation in which another plugin decides about CPUs
-// or memory nodes.
+// or memory nodes, or about a class of a kind that the container has of Berth.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
-	ids := []string{req.GetContainer().GetId()}
+	created := req.GetContainer().GetId()
+	ids := []string{created}
 	for _, u := range req.GetUpdate() {
 		ids = append(ids, u.GetContainerId())
 	}
-	own := p.opt.Index + "-" + p.opt.Name
+	owners, own := req.GetOwners(), p.opt.Index+"-"+p.opt.Name
 	for _, id := range ids {
-		cpus, _ := req.GetOwners().CPUSetCPUsOwner(id)
-		mems, _ := req.GetOwners().CPUSetMemsOwner(id)
+		cpus, _ := owners.CPUSetCPUsOwner(id)
+		mems, _ := owners.CPUSetMemsOwner(id)
 		for _, owner := range []string{cpus, mems} {
 			if owner != "" && owner != own {
 				return fmt.Errorf("NRI plugin %s sets CPUs or memory nodes of containers, and so does Berth: remove one of them", owner)
+			}
+		}
+	}
+	p.mu.Lock()
+	classes := p.ids[created].classes
+	p.mu.Unlock()
+	for kind, of := range map[agent.ClassKind][]func(string) (string, bool){
+		agent.CacheClass: {owners.RdtClassOwner, owners.RdtClosIDOwner, owners.RdtSchemataOwner},
+		agent.IOClass:    {owners.BlockioClassOwner},
+	} {
+		for _, ownerOf := range of {
+			if owner, _ := ownerOf(created); owner != "" && classes[kind] != "" {
+				return fmt.Errorf("NRI plugin %s gives the container a class of its own, and Berth gives it %s class %q: remove one of them", owner, kind, classes[kind])
 			}
 		}
 	}

@@ -23,6 +23,8 @@ import (
 type named struct {
 	id, pod string // the pod's UID
 	held    bool   // the place stays when the container ends
+	classes map[agent.ClassKind]string
+	joined  bool // it has what they have in its control group
 }
 
 func (p *Plugin) info(pod *api.PodSandbox) *PodInfo {
@@ -61,6 +63,7 @@ func (p *Plugin) take(ctx context.Context, a *asked) (agent.Workload, error) {
 		delete(p.waiting, a.spec.Request.ID)
 		p.mu.Unlock()
 	}
+	a.keepClasses(&w)
 	if err == nil && !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
 		return p.node.Resize(ctx, a.spec) // an init container that was started again after a resize
 	}

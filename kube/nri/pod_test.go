@@ -116,26 +116,6 @@ func TestInitContainers(t *testing.T) {
 	eventually(t, "they are given back", func() bool { return n.shared().Contains(kept) })
 }
 
-// Classes of the runtime are carried where the node has them.
-func TestRuntimeClasses(t *testing.T) {
-	t.Parallel()
-	opt, heard := options(t, "1s1n4c2t")
-	opt.RDTClasses, opt.BlockIOClasses = []string{"gold"}, []string{"slow"}
-	p := open(t, opt)
-	q := pod("q", map[string]string{"rdtclass.resource-policy.nri.io/container.a": "gold", "blockioclass.resource-policy.nri.io/pod": "slow", "rdtclass.resource-policy.nri.io/container.b": "lead"})
-	for name, want := range map[string]string{"a": "gold", "b": ""} {
-		adjust, _, err := p.CreateContainer(context.Background(), q, container(q, name, 100))
-		must(t, err)
-		res := adjust.GetLinux().GetResources()
-		if res.GetRdtClass().GetValue() != want || res.GetBlockioClass().GetValue() != "slow" {
-			t.Errorf("%s: classes %q and %q", name, res.GetRdtClass().GetValue(), res.GetBlockioClass().GetValue())
-		}
-	}
-	if words := heard.kinds(Word); len(words) != 1 || !strings.Contains(words[0], "lead") {
-		t.Errorf("events %q", words)
-	}
-}
-
 // Without the plugin, the runtime's validator creates no container that requires it.
 func TestRequiredPlugin(t *testing.T) {
 	t.Parallel()

@@ -24,8 +24,9 @@ type updater interface {
 
 // keep makes true what no answer made true, and compares what is in force, until ctx ends.
 func (p *Plugin) keep(ctx context.Context, runtime updater) {
-	every := time.NewTicker(p.opt.Every)
+	every, rescan := time.NewTicker(p.opt.Every), time.NewTicker(p.opt.Rescan)
 	defer every.Stop()
+	defer rescan.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,8 +37,14 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 		case <-every.C:
 			p.again(ctx)
 			p.abandon(ctx)
-			p.repair(ctx)
+			if p.table.writes() {
+				p.repair(ctx)
+			}
 			p.verify()
+		case <-rescan.C:
+			if !p.table.writes() && p.hasClasses() {
+				p.repair(ctx)
+			}
 		}
 		p.send(runtime)
 	}
@@ -45,9 +52,6 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 
 // repair compares what is written besides what the runtime is told.
 func (p *Plugin) repair(ctx context.Context) {
-	if !p.table.writes() {
-		return
-	}
 	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
 		p.tell(Event{Kind: string(agent.Failed), Text: err.Error()})
 	}
@@ -184,11 +188,6 @@ func (t *table) found(id string, is cpuset.Set, yielded bool) bool {
 // readersOf read the CPUs of control groups where CPUs are given on a host, and whether they
 // have processes.
 func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), busy func(string) bool, err error) {
-	if root == nil {
-		if root, err = kernel.Open("/"); err != nil {
-			return nil, nil, err
-		}
-	}
 	host, err := cgroup.Detect(root)
 	if err != nil {
 		return nil, nil, err

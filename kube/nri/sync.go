@@ -118,7 +118,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		p.name(c.GetId(), &agent.Workload{Spec: a.spec})
 		named = append(named, c.GetId())
 	}
-	refused, err := p.adoptAll(ctx, specs)
+	refused, err := p.adoptClassed(ctx, specs)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		p.tell(p.table.whose(a.spec.Annotations[containerKey]).event(Fallback, "time of the shared pool instead of what it asks for: "+r.Err.Error()))
 		specs = append(specs, a.shared())
 	}
-	if refused, err = p.adoptAll(ctx, specs); err != nil {
+	if refused, err = p.adoptClassed(ctx, specs); err != nil {
 		return err
 	}
 	p.nameAll(ctx, named)
@@ -182,6 +182,22 @@ func (p *Plugin) nameAll(ctx context.Context, containers []string) {
 		if g, ok := s.Grant(n.id); ok {
 			n.held = held(&agent.Workload{Spec: agent.Spec{Request: g.Request}, Grant: g})
 			p.ids[c] = n
+		}
+	}
+}
+
+// adoptClassed is adoptAll; those that cannot have a class go without: they run.
+func (p *Plugin) adoptClassed(ctx context.Context, specs []agent.Spec) (all []agent.Refusal, err error) {
+	for {
+		if all, err = p.adoptAll(ctx, specs); err == nil {
+			return all, nil
+		}
+		lost := dropClasses(specs, err)
+		if len(lost) == 0 {
+			return nil, err
+		}
+		for i := range lost {
+			p.tell(p.table.whose(lost[i].spec.Annotations[containerKey]).event(Word, lost[i].text(err)))
 		}
 	}
 }

@@ -21,8 +21,6 @@ type Words struct {
 	// PodScope places pods as a whole that do not say otherwise. A policy that places pods by
 	// its own settings (place.PodPlacer) does so in any case.
 	PodScope bool
-	// RDTClasses and BlockIOClasses are those of the container runtime that pods may name.
-	RDTClasses, BlockIOClasses []string
 }
 
 // SetWords has what pods say read otherwise from now on. Containers that are there stay as
@@ -39,7 +37,7 @@ func (p *Plugin) SetWords(w Words) error {
 func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
 	w := p.wording.Load()
 	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations()}
-	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, RDTClasses: w.RDTClasses, BlockIOClasses: w.BlockIOClasses})
+	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class})
 }
 
 // problems tells each problem of a pod once. It is an error if the pod, or the node, is

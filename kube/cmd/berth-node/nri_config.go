@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -96,24 +95,11 @@ func options(root *kernel.Root, c *config.NodeConfig) (opt nri.Options, err erro
 	opt.Index, opt.Budget, opt.Idle = k.Index, time.Duration(k.Budget), k.Idle
 	opt.Words = nri.Words{
 		Hints: policyHints(c.Policy.Name), Strict: k.Strict, PodScope: k.PodScope,
-		RDTClasses: k.RDTClasses, BlockIOClasses: k.BlockIOClasses,
 	}
 	for _, r := range k.Words {
 		opt.Words.Rules = append(opt.Words.Rules, podwords.Rule(r))
 	}
-	if opt.Words.RDTClasses == nil {
-		opt.Words.RDTClasses = resctrlClasses(root.FS())
-	}
 	return opt, opt.Words.Rules.Validate()
-}
-
-// resctrlClasses are the control groups of resctrl (Documentation/filesystems/resctrl.rst).
-func resctrlClasses(host fs.FS) (names []string) {
-	all, _ := fs.Glob(host, "sys/fs/resctrl/*/schemata")
-	for _, file := range all {
-		names = append(names, strings.Split(file, "/")[3])
-	}
-	return names
 }
 
 // run keeps a plugin running until a signal comes, each time with what the configuration says
@@ -210,7 +196,7 @@ func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.R
 
 // isWords reports whether a setting is about how pods are read, and no more.
 func isWords(field string) bool {
-	return slices.ContainsFunc([]string{"strict", "podScope", "words", "rdtClasses", "blockIOClasses"}, func(name string) bool {
+	return slices.ContainsFunc([]string{"strict", "podScope", "words"}, func(name string) bool {
 		return field == "kubernetes."+name || strings.HasPrefix(field, "kubernetes."+name+".") || strings.HasPrefix(field, "kubernetes."+name+"[")
 	})
 }

@@ -1,0 +1,215 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/podwords"
+)
+
+// Classes of caches, block I/O and power are the node's to give, beside the table, as on any
+// host. What a class has in a container's control group is written once the group is there:
+// before the program starts, where the runtime has made the group when it tells of the start.
+
+// surveyClasses notes the kinds of classes that this host does not have. Classes that do not
+// fit it are an error.
+func (p *Plugin) surveyClasses() error {
+	p.classes, p.lacks = p.opt.Node.Classes, map[agent.ClassKind]error{}
+	r, err := agent.ReportClasses(p.opt.Node.Root.FS(), p.classes, nil, false)
+	if err != nil {
+		return fmt.Errorf("classes: %w", err)
+	}
+	for i := range r.Kinds {
+		k := &r.Kinds[i]
+		lack := k.Lacks()
+		if lack == nil {
+			continue
+		}
+		p.lacks[k.Kind] = lack
+		if p.classes.Defines(k.Kind) {
+			p.tell(Event{Kind: string(agent.Failed), Text: "containers go without: " + lack.Error()})
+		}
+	}
+	return nil
+}
+
+// class says why no container has a class of a kind here; nil if some can.
+func (p *Plugin) class(kind, name string) error {
+	if why := p.classes.Undefined(agent.ClassKind(kind), name); why != "" {
+		return errors.New(why)
+	}
+	return p.lacks[agent.ClassKind(kind)]
+}
+
+// runtimeClass is the class of a kind that a container has of its runtime, or of another plugin.
+func runtimeClass(kind agent.ClassKind, c *api.Container) string {
+	linux := c.GetLinux()
+	switch kind {
+	case agent.CacheClass:
+		if class := linux.GetResources().GetRdtClass().GetValue(); class != "" {
+			return class
+		}
+		return linux.GetRdt().GetClosId().GetValue()
+	case agent.IOClass:
+		return linux.GetResources().GetBlockioClass().GetValue()
+	}
+	return ""
+}
+
+// chooseClasses gives a spec the classes that its pod names. Of a kind of which the container
+// has a class of its runtime it gets none: that one stays.
+func (p *Plugin) chooseClasses(spec *agent.Spec, r *podwords.Reading, c *api.Container) {
+	for kind, name := range r.Wish.Classes {
+		spec.SetClass(agent.ClassKind(kind), name)
+	}
+	for kind, name := range p.classes.Of(spec) {
+		theirs := runtimeClass(kind, c)
+		if theirs == "" {
+			continue
+		}
+		for _, s := range r.Sources {
+			if s.Field == string(kind) {
+				r.Problems = append(r.Problems, podwords.Problem{Word: s.From, Value: name, Kind: podwords.NotFollowed, Err: fmt.Errorf("the container has class %q of its runtime, which stays", theirs)})
+			}
+		}
+		spec.SetClass(kind, podwords.NoClass)
+		spec.Annotations[sourceOf(kind)] = fmt.Sprintf("the container has class %q of its runtime", theirs)
+	}
+}
+
+func sourceOf(kind agent.ClassKind) string { return agent.SourcePrefix + string(kind) }
+
+// refused is a class that a container asked for by name and goes without.
+type refused struct {
+	spec *agent.Spec
+	kind agent.ClassKind
+	name string
+}
+
+func (r *refused) text(err error) string {
+	return fmt.Sprintf("%s class %q: it goes without: %v", r.kind, r.name, err)
+}
+
+// dropClasses takes off specs the classes asked for by name that an error is about, and returns
+// them; none if it is about something else.
+func dropClasses(specs []agent.Spec, err error) (all []refused) {
+	class, ofClass := errors.AsType[*agent.ClassError](err)
+	_, ofStep := errors.AsType[*kernel.StepError](err)
+	if !ofClass && !ofStep && !errors.Is(err, kernel.ErrNotSupported) {
+		return nil
+	}
+	for i := range specs {
+		s := &specs[i]
+		for kind, name := range s.Classes {
+			switch {
+			case name == podwords.NoClass:
+				continue
+			case ofClass && (kind != class.Kind || name != class.Name || class.ID != "" && class.ID != s.Request.ID):
+				continue
+			}
+			s.SetClass(kind, "")
+			s.Annotations[sourceOf(kind)] = fmt.Sprintf("class %q was not to be had", name)
+			all = append(all, refused{s, kind, name})
+		}
+	}
+	return all
+}
+
+// placeSpec places a container; a class that it cannot have it goes without, unless it is strict.
+func (p *Plugin) placeSpec(ctx context.Context, pod *api.PodSandbox, c *api.Container, spec agent.Spec, strict bool) (agent.Workload, error) {
+	w, err := p.node.Place(ctx, spec)
+	specs := []agent.Spec{spec}
+	for err != nil {
+		lost := dropClasses(specs, err)
+		if len(lost) == 0 {
+			return w, err
+		}
+		if strict {
+			return w, &RefusedError{err}
+		}
+		why := err
+		if w, err = p.node.Place(ctx, specs[0]); err == nil {
+			p.tellLost(pod, c, lost, why)
+		}
+	}
+	return w, nil
+}
+
+// keepClasses has a container that is there ask for the classes that it asks for already: a pod
+// names others never, and one that was not to be had is not tried again.
+func (a *asked) keepClasses(w *agent.Workload) {
+	a.spec.Classes = w.Spec.Classes
+	for _, kind := range agent.ClassKinds() {
+		if text, ok := w.Spec.Annotations[sourceOf(kind)]; ok {
+			a.spec.Annotations[sourceOf(kind)] = text
+		}
+	}
+}
+
+func (p *Plugin) tellLost(pod *api.PodSandbox, c *api.Container, lost []refused, why error) {
+	for i := range lost {
+		p.tell(about(Word, pod, c, "%s", lost[i].text(why)))
+	}
+}
+
+// join gives a container what its classes have in its control group, if that is there and it
+// has not been given.
+func (p *Plugin) join(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	id, ok := p.joins(c.GetId())
+	if !ok || !p.opt.Busy(groupName(c)) {
+		return nil
+	}
+	err := p.within(ctx, func(ctx context.Context) error {
+		held, err := p.node.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		_, err = p.node.Arrive(ctx, id, held.Spec.Group, held.Spec.Annotations)
+		specs := []agent.Spec{held.Spec}
+		lost := dropClasses(specs, err)
+		if len(lost) == 0 {
+			return err
+		}
+		if r := p.words(pod, c.GetName()); r.Strict() || p.wording.Load().Strict {
+			return &RefusedError{err}
+		}
+		p.tellLost(pod, c, lost, err)
+		_, err = p.node.Resize(ctx, specs[0])
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n, ok := p.ids[c.GetId()]; ok {
+		n.joined = true
+		p.ids[c.GetId()] = n
+	}
+	return nil
+}
+
+// hasClasses reports whether containers have classes, or the CPUs that none owns.
+func (p *Plugin) hasClasses() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.ids {
+		if n.classes != nil {
+			return true
+		}
+	}
+	return p.classes.Power.Pools()
+}
+
+// joins is the workload of a container that has classes and has not joined them.
+func (p *Plugin) joins(container string) (id string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, ok := p.ids[container]
+	return n.id, ok && n.classes != nil && !n.joined
+}
