@@ -146,8 +146,21 @@ func schedExt(h *host) Capability {
 		return ok("no BPF scheduler is loaded")
 	}
 	ops := h.word("sys/kernel/sched_ext/root/ops")
-	return limited(strings.TrimSpace(state+" "+ops), "a BPF scheduler rules; cpu.weight, cpu.idle and cpu.max may have no effect",
+	return limited(strings.TrimSpace(state+" "+ops), "a BPF scheduler rules; cpu.weight, cpu.idle and cpu.max may have no effect: under one a group with 0.2 CPUs used 1.93",
 		"stop the BPF scheduler (the scx service or process), then look again")
+}
+
+// autogroup says whether nice and SCHED_IDLE of a process in no group count on the whole host.
+func autogroup(h *host) Capability {
+	on, there := h.int("proc/sys/kernel/sched_autogroup_enabled")
+	switch {
+	case !there:
+		return ok("no groups by session: this kernel has none")
+	case on == 0:
+		return ok("off: nice and SCHED_IDLE count on the whole host")
+	}
+	return limited("on", "processes in no group are weighed by session, and nice and SCHED_IDLE count within one only",
+		"sysctl kernel.sched_autogroup_enabled=0, where the guard may act on processes in no group (--outsiders)")
 }
 
 func fifo(h *host) Capability {

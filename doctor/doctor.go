@@ -140,6 +140,7 @@ func checks() []check {
 
 		{"cpu.idle", Guard, "the lowest weight, which a 512:1 ratio makes nearly as good", cpuIdle},
 		{"sched_ext", Guard, "cpusets only: the BPF scheduler need not honour weight, idle and max", schedExt},
+		{"autogroup", Guard, "weighs no process in no group; keeps it off some CPUs, where it may", autogroup},
 		{"freezer", Guard, "SIGSTOP, which a process's parent sees", freezer},
 		{"rt-groups", Guard, "real-time threads stay in the root group, outside of their workload's", rtGroups},
 		{"memory-bandwidth", Guard, "moves or slows the neighbour as a whole", memoryBandwidth},

@@ -48,6 +48,7 @@ func TestRunDelay(t *testing.T) {
 				}
 			}
 			near("run delay", got.Wait, v.wait/v.use)
+			near("CPU time", got.Run, v.use)
 			use := 0.0
 			for _, name := range h.order[1:] {
 				use += h.groups[name].use

@@ -360,7 +360,7 @@ func hardScenes(demand float64) []shortScene {
 func TestHarderTruths(t *testing.T) {
 	t.Parallel()
 	const window = 40 * time.Millisecond
-	runs := 3
+	runs := 1
 	if n, err := strconv.Atoi(os.Getenv("BERTH_SIM")); err == nil {
 		runs = n
 	} else if os.Getenv("BERTH_SIM") == "full" {

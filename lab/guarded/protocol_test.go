@@ -394,6 +394,54 @@ func TestQuadrupletIsPlayed(t *testing.T) {
 	}
 }
 
+// What was applied before the onset is no reaction to it.
+func TestReactionIsAfterTheOnset(t *testing.T) {
+	t.Parallel()
+	r := madeUp(shortProtocol(), 1, map[string]float64{Guarded: 1, NoGuard: 20, Hand: 1, Blame: 1})
+	i := slices.IndexFunc(r.Quadruplets, func(q Quadruplet) bool { return q.Arm == Guarded })
+	for k := range r.Quadruplets[i].Periods {
+		for _, at := range []float64{-0.02, 0.5} {
+			e := Event{At: at, Written: at + 0.01, Event: control.Event{Outcome: control.Applied, Suspect: lab.Neighbour, Resource: detect.CPU, Action: &control.Action{Suspect: lab.Neighbour}}}
+			r.Quadruplets[i].Periods[k].Events = append(r.Quadruplets[i].Periods[k].Events, e)
+		}
+	}
+	n := 0
+	for _, o := range AnalyseProtocol(r).Onsets {
+		if o.Reaction == nil {
+			continue
+		}
+		if n++; math.Abs(*o.Reaction-0.51) > 1e-9 {
+			t.Errorf("%s: reaction %g, want 0.51", o.Cell, *o.Reaction)
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d onsets have a reaction, want 2", n)
+	}
+}
+
+// Before the first period the baseline looks, and does nothing whatever it sees.
+func TestBaselineOnlyLooksBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &playedStage{began: time.Now()}
+		run := playedRun(p, shortProtocol())
+		q, err := run.quadruplet(&lab.Cell{Settle: 3 * time.Second}, Planned{Arm: Blame, Fault: Hog}, 0, rand.New(rand.NewPCG(7, 0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.until(t.Context(), keeping{p}, nil, -time.Second); err != nil {
+			t.Fatal(err)
+		}
+		p.note("neighbour spin 100%")
+		if err := q.until(t.Context(), keeping{p}, nil, -500*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if rates := q.blame.rates[lab.Neighbour]; len(p.happened) != 1 || len(q.idle) > 0 || len(rates) == 0 || rates[len(rates)-1] < 1 {
+			t.Errorf("happened %q, rates %v", p.happened, rates)
+		}
+	})
+}
+
 // check is what every played quadruplet has: use over the time from the washout to just before the
 // end, and settings that are in force where somebody set them.
 func (q *quadrupletRun) check(t *testing.T) {
