@@ -373,8 +373,11 @@ type ClassLink struct {
 
 // reportNet is the section of the kind net.
 func reportNet(r *classReading) (s ClassSection, err error) {
+	if r.config.Net == nil {
+		return s, nil
+	}
 	h, err := traffic.Read(r.fsys)
-	if err != nil || r.config.Net == nil {
+	if err != nil {
 		return s, err
 	}
 	layout, err := r.config.Net.Layout(h)

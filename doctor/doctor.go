@@ -134,6 +134,7 @@ func checks() []check {
 		{"hugetlb", Place, "counts the huge pages of workloads, and does not limit them", hugeTLB},
 		{"cache-ways", Place, "separates caches only by choosing CPUs of different L3 domains", cacheWays},
 		{"delegation", Place, "isolation of an ordinary user's work needs root or systemd units", delegated},
+		{"network", Place, "divides no link of the network", network},
 		{"systemd", Place, "writes to cgroup files itself", systemd},
 		{"kubelet", Place, "leaves the cpusets of containers to the kubelet", kubelet},
 		{"container-runtime", Place, "sees cgroups, not containers", runtimes},

@@ -104,7 +104,8 @@ func unescape(s string) (string, error) {
 func (m *Mount) IsResctrl() bool { return m.Type == "resctrl" }
 
 // ground is where undoing may write: in mounted trees of control groups and resctrl, the
-// power settings of CPUs, disciplines of network devices and how processes are scheduled, as all plans with an undo log do. A note comes from a file, and
+// power settings of CPUs, disciplines of network devices and how processes are scheduled, as all
+// plans with an undo log do. A note comes from a file, and
 // could name any other.
 type ground struct {
 	fsys   fs.FS

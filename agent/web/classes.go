@@ -53,3 +53,14 @@ func (s scrape) classes(t *resctrl.Tree) {
 	}
 	s.gauge("berth_cache_classes_left", float64(t.CLOSIDs()-len(t.Groups)))
 }
+
+// network shows what network classes may send, those of others included.
+func (s scrape) network(r agent.ClassReport) {
+	for i := range r.Kinds {
+		for _, c := range r.Kinds[i].Classes {
+			for _, l := range c.Links {
+				s.gauge("berth_network_ceiling_bytes_per_second", l.Ceiling/8, label(c.Name), l.Device)
+			}
+		}
+	}
+}

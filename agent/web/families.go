@@ -76,6 +76,7 @@ func families(podLabels bool) []family {
 		{"berth_llc_ways", "Ways of a last-level cache that the work of a group of resctrl may fill.", []string{"cache_class", "cache", "kind"}},
 		{"berth_memory_bandwidth_limit", "Limit of memory bandwidth of a group of resctrl, in the unit; absent without a limit.", []string{"cache_class", "cache", "unit"}},
 		{"berth_cache_classes_left", "Groups that resctrl can still make.", nil},
+		{"berth_network_ceiling_bytes_per_second", "What a network class may send through a device at most.", []string{"network_class", "device"}},
 		{"node_memory_bandwidth_bytes_per_second", "Bytes to and from memory per second since the scrape before.", []string{"direction"}},
 		{"node_energy_joules_total", "Energy that the processor packages, or the memory beside them, took.", []string{"kind"}},
 		{"node_ipc", "Instructions per cycle of all CPUs since the scrape before.", nil},

@@ -148,6 +148,13 @@ func (s scrape) all(ctx context.Context) error {
 	}
 	s.agent(about, config)
 	s.cpus(machine)
+	if config.Config != nil && config.Config.Classes.Net != nil {
+		classes, err := s.view.ClassReport(ctx)
+		if err != nil {
+			return err
+		}
+		s.network(classes)
+	}
 	s.guard(guard, s.placed(machine, stats))
 	s.node()
 	s.signals()

@@ -33,6 +33,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
@@ -50,6 +51,7 @@ type view struct {
 	stats   api.Stats
 	guard   api.Guard
 	signals map[string]error
+	classes agent.ClassReport
 	err     error
 }
 
@@ -58,10 +60,7 @@ func (v *view) Machine(context.Context) (api.Machine, error) { return v.machine,
 func (v *view) Config(context.Context) (api.Config, error)   { return v.config, v.err }
 func (v *view) Stats(context.Context) (api.Stats, error)     { return v.stats, v.err }
 func (v *view) ClassReport(context.Context) (agent.ClassReport, error) {
-	return agent.ClassReport{Kinds: []agent.ClassSection{
-		{Kind: agent.CacheClass, Classes: []agent.ClassUse{{Name: "gold", Workloads: []string{"web"}}, {Name: "bulk"}, {Name: "pod-a", Foreign: true}}},
-		{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5")}}},
-	}}, v.err
+	return v.classes, v.err
 }
 func (v *view) Guard(context.Context) (api.Guard, error) { return v.guard, v.err }
 func (v *view) Signals() map[string]error                { return v.signals }
@@ -78,7 +77,12 @@ func testView() *view {
 			Backend: "cgroup v2", Policy: "berth", Groups: 7, Waiting: []api.Waiting{{ID: "big"}},
 			Crowded: []cgroupstat.Crowd{{Path: "user.slice/bob", UID: 1000, Seen: 3001, Kept: 2}},
 		},
-		config: api.Config{Loaded: time.Unix(1000, 0)},
+		config: api.Config{Loaded: time.Unix(1000, 0), Config: &config.NodeConfig{Classes: config.Classes{Net: &traffic.Config{}}}},
+		classes: agent.ClassReport{Kinds: []agent.ClassSection{
+			{Kind: agent.CacheClass, Classes: []agent.ClassUse{{Name: "gold", Workloads: []string{"web"}}, {Name: "bulk"}, {Name: "pod-a", Foreign: true}}},
+			{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5")}}},
+			{Kind: agent.NetClass, Classes: []agent.ClassUse{{Name: "bulk", Links: []agent.ClassLink{{Device: "eth0", Floor: 10e6, Ceiling: 50e6, Priority: 8}}}}},
+		}},
 		machine: api.Machine{
 			Machine: &machine.Machine{Online: set("0-7"), Domains: []machine.Domain{
 				{Kind: machine.Node, ID: 0, CPUs: set("0-3")}, {Kind: machine.Node, ID: 1, CPUs: set("4-7")},
@@ -384,7 +388,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("nothing shows %s", f.name)
 		}
 	}
-	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "name"}
+	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "name", "network_class", "device"}
 	for name, f := range all {
 		if got, want := f.GetType() == dto.MetricType_COUNTER, strings.HasSuffix(name, "_total"); got != want {
 			t.Errorf("%s is a %v", name, f.GetType())

@@ -89,7 +89,7 @@ func TestPowerClasses(t *testing.T) {
 	}{
 		{[]string{"--root", root, "run", "--dry-run", "--name", "x", "--power", "power", "--", "true"}, "has no CPUs of its own", 125},
 		{[]string{"--root", root, "move", "api", "--power", "powr"}, `did you mean "power"`, 1},
-		{[]string{"--root", root, "move", "api"}, "--cpuset, --cache, --io or --power is needed", exitUsage},
+		{[]string{"--root", root, "move", "api"}, "--cpuset, --cache, --io, --net or --power is needed", exitUsage},
 		{[]string{"--root", root, "move", "api", "--power", "eco"}, `power class "eco"`, 1},
 		{[]string{"--root", root, "move", "api", "--power", "thrifty"}, "", 0},
 	} {

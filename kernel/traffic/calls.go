@@ -89,8 +89,8 @@ const programPrefix = "berth_net_"
 
 // program gives packets the number of a class, by which HTB finds it without a filter
 // (htb_classify in net/sched/sch_htb.c), unless the program of a group further in has done so:
-// those of outer groups run after it. The kernel lets programs of control groups write the
-// priority since 4.10 (cg_skb_is_valid_access in net/core/filter.c).
+// those of outer groups run after it. Programs of control groups may write the priority
+// (cg_skb_is_valid_access in net/core/filter.c).
 func program(minor uint16) *ebpf.ProgramSpec {
 	const priority = 32 // offset in struct __sk_buff
 	return &ebpf.ProgramSpec{

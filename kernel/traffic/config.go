@@ -80,7 +80,7 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no rate from %s to %s, such as 100Mbit or 2.5Gbit", text, leastRate, mostRate)
 }
 
-// String writes what UnmarshalText reads, rounded to three digits after the point.
+// String is for people: rounded to three digits after the point.
 func (r Rate) String() string {
 	for _, u := range rateUnits {
 		if uint64(r) >= u.by {
@@ -91,8 +91,15 @@ func (r Rate) String() string {
 	return "0bit"
 }
 
-// MarshalText writes the text of String.
-func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+// MarshalText writes the text of String, or every bit where that is rounded.
+func (r Rate) MarshalText() ([]byte, error) {
+	text := []byte(r.String())
+	var again Rate
+	if again.UnmarshalText(text) == nil && again != r {
+		text = fmt.Appendf(nil, "%dbit", r)
+	}
+	return text, nil
+}
 
 func (r Rate) bytes() uint64   { return uint64(r) / 8 }
 func rateOf(bytes uint64) Rate { return Rate(8 * bytes) }
@@ -120,7 +127,7 @@ func (a *Amount) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String writes what UnmarshalText reads.
+// String is for people.
 func (a Amount) String() string {
 	if a.Percent > 0 {
 		return strconv.FormatFloat(a.Percent, 'g', -1, 64) + "%"
@@ -128,8 +135,13 @@ func (a Amount) String() string {
 	return a.Rate.String()
 }
 
-// MarshalText writes the text of String.
-func (a Amount) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+// MarshalText writes what UnmarshalText reads, unrounded.
+func (a Amount) MarshalText() ([]byte, error) {
+	if a.Percent > 0 {
+		return []byte(a.String()), nil
+	}
+	return a.Rate.MarshalText()
+}
 
 // bytes per second of a link of as many.
 func (a Amount) bytes(link uint64) uint64 {
