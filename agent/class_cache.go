@@ -120,7 +120,11 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 	}
 	before := map[string][]int{} // by group, threads that are moved out of it
 	for _, group := range slices.Sorted(maps.Keys(members)) {
-		n, _, err := resctrl.Follow(k.n.root, k.t, group, func() ([]int, error) { return k.threads(members[group]) })
+		come := slices.DeleteFunc(slices.Clone(members[group]), func(w *Workload) bool { return !c.looksAt(w) })
+		if len(come) == 0 {
+			continue
+		}
+		n, _, err := resctrl.Follow(k.n.root, k.t, group, func() ([]int, error) { return k.threads(come) })
 		if moved += n; err != nil {
 			return moved, undo, fmt.Errorf("cache class %q: %w", strings.TrimPrefix(group, resctrl.Prefix), err)
 		}
@@ -133,16 +137,27 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 		}
 		return errors.Join(errs...)
 	}
+	leaving, scattered := k.n.leaving(c, CacheClass)
+	all := c.All || scattered
+	gone := map[string][]*Workload{}
+	for _, w := range leaving {
+		group := resctrl.Prefix + k.n.opt.Classes.ClassOf(CacheClass, &w.Spec)
+		gone[group] = append(gone[group], w)
+	}
 	for i := range k.t.Groups {
 		group := k.t.Groups[i].Name
-		if !k.t.Groups[i].Own() || !k.made(c, group) {
+		if !k.t.Groups[i].Own() || !all && gone[group] == nil || !k.made(c, group) {
 			continue
 		}
 		have, err := resctrl.Tasks(k.n.root.FS(), k.t.Dir, group)
 		if err != nil || len(have) == 0 {
 			continue
 		}
-		theirs, err := k.threads(members[group])
+		of := gone[group]
+		if all {
+			of = members[group]
+		}
+		theirs, err := k.threads(of)
 		if err != nil {
 			return moved, undo, err
 		}
@@ -150,7 +165,7 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 		for _, tid := range theirs {
 			is[tid] = true
 		}
-		strays := slices.DeleteFunc(have, func(tid int) bool { return is[tid] })
+		strays := slices.DeleteFunc(have, func(tid int) bool { return is[tid] == all })
 		if len(strays) == 0 {
 			continue
 		}

@@ -179,16 +179,28 @@ func costDir(fsys fs.FS) (string, error) {
 
 func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 	config := k.n.opt.Classes.IO
-	some, prioritized, err := false, map[int]bool{}, error(nil)
+	leaving, all := k.n.leaving(c, IOClass)
+	all = all || c.All
+	some, of, err := false, map[int]bool{}, error(nil) // of are the threads that have a priority or, unless all, had one
+	note := func(w *Workload) {
+		if config.Priority(k.n.opt.Classes.ClassOf(IOClass, &w.Spec)) == "" || err != nil {
+			return
+		}
+		var tids []int
+		tids, err = k.threads(w)
+		for _, tid := range tids {
+			of[tid] = true
+		}
+	}
 	for w := range c.Workloads() {
-		name := k.n.opt.Classes.ClassOf(IOClass, &w.Spec)
-		some = some || config.Has(name)
-		if config.Priority(name) != "" && err == nil {
-			var tids []int
-			tids, err = k.threads(w)
-			for _, tid := range tids {
-				prioritized[tid] = true
-			}
+		some = some || config.Has(k.n.opt.Classes.ClassOf(IOClass, &w.Spec))
+		if all {
+			note(w)
+		}
+	}
+	if !all {
+		for _, w := range leaving {
+			note(w)
 		}
 	}
 	var cost kernel.Plan
@@ -197,7 +209,7 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 	}
 	return func(s kernel.Step) bool {
 		if tid, ok := sched.IOPriorityOf(s.Path); ok {
-			return err != nil || prioritized[tid]
+			return err != nil || of[tid] == all
 		}
 		return slices.ContainsFunc(cost, func(o kernel.Step) bool { return o.Path == s.Path && o.Unset == s.Unset })
 	}
@@ -270,6 +282,9 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 		}
 	}
 	for w := range c.Workloads() {
+		if !c.looksAt(w) {
+			continue
+		}
 		name := config.ClassOf(IOClass, &w.Spec)
 		if err := each(w, config.IO.Priority(name), "I/O class "+name); err != nil {
 			return moved, undo, err

@@ -382,6 +382,20 @@ func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
 	return done, nil
 }
 
+// leaving are the workloads, as they were, that lose a class of a kind. Their threads are in
+// their groups still, unless scattered is true: those of groups that Berth made, and of none,
+// may be anywhere by now.
+func (n *Node) leaving(c *Transition, kind ClassKind) (all []*Workload, scattered bool) {
+	config := n.opt.Classes
+	for w := range c.Former() {
+		name, after := config.ClassOf(kind, &w.Spec), c.After(w.ID())
+		if name != "" && (after == nil || config.ClassOf(kind, &after.Spec) != name) {
+			all, scattered = append(all, w), scattered || w.made() || w.Group == ""
+		}
+	}
+	return all, scattered
+}
+
 // followClasses looks for threads that have come to workloads, or left them, since.
 func (n *Node) followClasses(c *Transition) (moved int, err error) {
 	for _, k := range n.classifiers(c) {

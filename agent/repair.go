@@ -47,7 +47,11 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 		}
 		plan, drifted, err := t.drifted(ids)
 		if err == nil && !drifted {
-			_, err = n.followClasses(t.to(t.snapshot, ids...))
+			all := t.everything()
+			if len(ids) > 0 {
+				all = t.to(t.snapshot, ids...)
+			}
+			_, err = n.followClasses(all)
 		}
 		if err == nil && drifted {
 			repairs = n.judge(plan)

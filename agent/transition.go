@@ -52,6 +52,9 @@ func (c *Transition) asks(id string) bool {
 	return slices.Contains(c.focus, id) && (!c.All || c.strict)
 }
 
+// looksAt reports whether a workload's threads are looked for: there are many of all of them.
+func (c *Transition) looksAt(w *Workload) bool { return c.All || slices.Contains(c.focus, w.ID()) }
+
 // Granted reports whether a workload holds CPUs after the transition.
 func (c *Transition) Granted(id string) bool { _, ok := c.to.state.Grant(id); return ok }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -113,6 +114,7 @@ func dropClasses(specs []agent.Spec, err error) (all []refused) {
 				continue
 			}
 			s.SetClass(kind, "")
+			s.Annotations = maps.Clone(s.Annotations) // a record's, too
 			s.Annotations[sourceOf(kind)] = fmt.Sprintf("class %q was not to be had", name)
 			all = append(all, refused{s, kind, name})
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -537,4 +539,98 @@ func TestClassOfAnotherPlugin(t *testing.T) {
 			t.Errorf("%v: %v", field, err)
 		}
 	}
+}
+
+// Another configuration takes away what the former one's classes gave, of containers that run.
+func TestClassesReconfigured(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newClassHost(t, layout, nil)
+			job := bestEffort(pod("job", nil))
+			a := container(job, "a", 0)
+			h.begin(job, a)
+			a.State = api.ContainerState_CONTAINER_RUNNING
+			for _, text := range []string{"classes: {slow: [{priority: idle}]}\nservice: {BE: slow}", "classes: {other: [{priority: idle}]}"} {
+				must(t, h.p.Close())
+				var err error
+				h.opt.Node.Classes.IO, err = blockio.Parse([]byte(text), "io.yaml")
+				must(t, err)
+				h.opt.Node.Classes.Cache = nil
+				h.p = open(t, h.opt)
+				_, err = h.p.Synchronize(context.Background(), []*api.PodSandbox{job}, []*api.Container{a})
+				must(t, err)
+				if got := h.reads(a); got != "" {
+					t.Errorf("%s: limits %q", text, got)
+				}
+				want := map[bool]string{true: "idle", false: "none"}[strings.Contains(text, "service")]
+				if got := h.read("proc/" + h.pids[a.Id] + "/ioprio"); got != want {
+					t.Errorf("%s: priority %q, want %q", text, got, want)
+				}
+			}
+			if diff := cmp.Diff(h.before, h.classFiles()); diff != "" {
+				t.Errorf("without classes (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What a creation costs beside 250 containers that all have a cache and an I/O class.
+func BenchmarkCreateClassed(b *testing.B) {
+	opt, _ := options(b, "2s4n16c2t")
+	l := fakekernel.V2()
+	l.CPUs, l.Version = opt.Node.Machine.Online.String(), "7.3"
+	r := fakekernel.ResctrlCPUs()["skylake"]
+	l.Resctrl = &r
+	dir := b.TempDir()
+	k, err := fakekernel.New(dir, l)
+	must(b, err)
+	must(b, k.PlugDisk("vda", "254:0", ""))
+	opt.Node.Root = kernel.NewRoot(dir, k)
+	opt.Node.Classes.Cache, err = resctrl.Parse([]byte(strings.Replace(cacheClasses, "BE: bulk", "LS: bulk, LSE: gold", 1)), "cache.yaml")
+	must(b, err)
+	opt.Node.Classes.IO, err = blockio.Parse([]byte(strings.Replace(ioClasses, "BE: slow", "LS: slow", 1)), "io.yaml")
+	must(b, err)
+	var tops []string
+	host, err := cgroup.Detect(opt.Node.Root)
+	must(b, err)
+	for i := range host.Hierarchies {
+		tops = append(tops, host.Hierarchies[i].Dir)
+	}
+	p, ctx := open(b, opt), context.Background()
+	tasks := "1"
+	for i := range 750 {
+		tasks += fmt.Sprintf("\n%d", 10000+i)
+	}
+	must(b, k.Put(fakekernel.ResctrlDir+"/tasks", tasks))
+	for i := range 250 {
+		q := pod(name(i), nil)
+		c := container(q, "a", 100)
+		_, _, err := p.CreateContainer(ctx, q, c)
+		must(b, err)
+		for _, top := range tops {
+			group := filepath.Join(dir, top, groupName(c))
+			must(b, os.MkdirAll(group, 0o755))
+			must(b, os.WriteFile(filepath.Join(group, "cgroup.threads"), fmt.Appendf(nil, "%d\n%d\n%d\n", 10000+3*i, 10001+3*i, 10002+3*i), 0o644))
+		}
+	}
+	_, err = p.node.Reconcile(ctx)
+	must(b, err)
+	q := pod("new", exclusive)
+	c := container(q, "a", 2000)
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		_, _, err := p.CreateContainer(ctx, q, c)
+		took = append(took, time.Since(began))
+		must(b, err)
+		b.StopTimer()
+		_, err = p.StopContainer(ctx, q, c)
+		must(b, err)
+		b.StartTimer()
+	}
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2].Seconds()*1000, "median-ms")
+	b.ReportMetric(took[len(took)*99/100].Seconds()*1000, "p99-ms")
 }

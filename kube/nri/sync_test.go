@@ -121,7 +121,7 @@ func TestSynchronizeInPieces(t *testing.T) {
 	t.Parallel()
 	opt, heard := options(t, "2s4n32c2t")
 	n := &node{runtime: newRuntime(t, opt.Node.Machine.Online), heard: heard}
-	opt.Effective = n.effective
+	opt.Effective, opt.Budget = n.effective, 20*time.Second // how long it may take is for others to test
 	for i := range 1000 {
 		p := pod(name(i), nil)
 		c := container(p, "a", 100)
