@@ -63,11 +63,7 @@ func families(podLabels bool) []family {
 		{"berth_workload_cpus", "CPUs that the workload may run on now.", workload()},
 		{"berth_workload_exclusive_cpus", "CPUs that are the workload's own.", workload()},
 		{"berth_workload_requested_cpus", "CPU time that the workload asked for, in CPUs.", workload()},
-		{"berth_workload_cpu_limit", "CPU time that Berth lets the workload use, in CPUs; absent without a limit.", workload()},
-		{"berth_workload_memory_limit_bytes", "Memory that Berth lets the workload have, by what happens beyond it.", workload("limit")},
-		{"berth_workload_pids_limit", "Processes and threads that Berth lets the workload have.", workload()},
-		{"berth_workload_io_limit_bytes_per_second", "Bytes per second that Berth lets the workload move, by device.", workload("device", "direction")},
-		{"berth_workload_io_limit_operations_per_second", "Operations per second that Berth lets the workload do, by device.", workload("device", "direction")},
+		{"berth_workload_limit", "What Berth lets the workload use, in the unit; absent without a limit.", workload("resource", "unit", "device")},
 
 		{"node_context_switches_per_second", "Context switches per second since the scrape before.", nil},
 		{"node_pressure_cpu_waiting_seconds_total", "Time in which at least one task waited for a CPU.", nil},

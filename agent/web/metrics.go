@@ -248,20 +248,20 @@ const usualPeriod = 100 * time.Millisecond
 // limits shows what Berth limits of a workload: what is 0 it leaves as found, and less than that is
 // no limit.
 func (s scrape) limits(l *cgroup.Limits, who []string) {
-	show := func(name string, value float64, labels ...string) {
+	show := func(resource, unit, device string, value float64) {
 		if value > 0 {
-			s.gauge("berth_workload_"+name, value, slices.Concat(who, labels)...)
+			s.gauge("berth_workload_limit", value, slices.Concat(who, []string{resource, unit, device})...)
 		}
 	}
-	show("cpu_limit", l.Quota.Seconds()/cmp.Or(l.Period, usualPeriod).Seconds())
-	show("memory_limit_bytes", float64(l.MemoryMax), "max")
-	show("memory_limit_bytes", float64(l.MemoryHigh), "high")
-	show("pids_limit", float64(l.PIDsMax))
+	show("cpu", "cpus", "", l.Quota.Seconds()/cmp.Or(l.Period, usualPeriod).Seconds())
+	show("memory", "bytes", "", float64(l.MemoryMax))
+	show("memory_high", "bytes", "", float64(l.MemoryHigh))
+	show("pids", "threads", "", float64(l.PIDsMax))
 	for _, m := range l.IOMax {
-		show("io_limit_bytes_per_second", float64(m.ReadBPS), m.Device, "read")
-		show("io_limit_bytes_per_second", float64(m.WriteBPS), m.Device, "write")
-		show("io_limit_operations_per_second", float64(m.ReadIOPS), m.Device, "read")
-		show("io_limit_operations_per_second", float64(m.WriteIOPS), m.Device, "write")
+		show("io_read", "bytes_per_second", m.Device, float64(m.ReadBPS))
+		show("io_write", "bytes_per_second", m.Device, float64(m.WriteBPS))
+		show("io_read", "operations_per_second", m.Device, float64(m.ReadIOPS))
+		show("io_write", "operations_per_second", m.Device, float64(m.WriteIOPS))
 	}
 }
 

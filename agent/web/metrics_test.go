@@ -147,15 +147,15 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, MetricsOptions{List: limited})
 	want := []string{
-		`berth_workload_cpu_limit{class="BE",workload="batch:a/b"} 0.5`,
-		`berth_workload_cpu_limit{class="LSE",workload="web"} 3`,
-		`berth_workload_io_limit_bytes_per_second{class="BE",device="8:0",direction="read",workload="batch:a/b"} 1.048576e+06`,
-		`berth_workload_io_limit_operations_per_second{class="BE",device="8:0",direction="write",workload="batch:a/b"} 500`,
-		`berth_workload_memory_limit_bytes{class="LSE",limit="high",workload="web"} 5.36870912e+08`,
-		`berth_workload_memory_limit_bytes{class="LSE",limit="max",workload="web"} 1.073741824e+09`,
-		`berth_workload_pids_limit{class="LSE",workload="web"} 99`,
+		`berth_workload_limit{class="BE",device="",resource="cpu",unit="cpus",workload="batch:a/b"} 0.5`,
+		`berth_workload_limit{class="BE",device="8:0",resource="io_read",unit="bytes_per_second",workload="batch:a/b"} 1.048576e+06`,
+		`berth_workload_limit{class="BE",device="8:0",resource="io_write",unit="operations_per_second",workload="batch:a/b"} 500`,
+		`berth_workload_limit{class="LSE",device="",resource="cpu",unit="cpus",workload="web"} 3`,
+		`berth_workload_limit{class="LSE",device="",resource="memory",unit="bytes",workload="web"} 1.073741824e+09`,
+		`berth_workload_limit{class="LSE",device="",resource="memory_high",unit="bytes",workload="web"} 5.36870912e+08`,
+		`berth_workload_limit{class="LSE",device="",resource="pids",unit="threads",workload="web"} 99`,
 	}
-	if got := r.lines("_limit"); !slices.Equal(slices.DeleteFunc(got, func(l string) bool { return !strings.HasPrefix(l, "berth_workload_") }), want) {
+	if got := r.lines("berth_workload_limit"); !slices.Equal(got, want) {
 		t.Errorf("%s", strings.Join(got, "\n"))
 	}
 	r = newRig(t, MetricsOptions{List: func(context.Context) ([]agent.Workload, error) { return nil, errors.New("no list") }})
@@ -415,7 +415,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("nothing shows %s", f.name)
 		}
 	}
-	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "limit", "device"}
+	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "device"}
 	for name, f := range all {
 		if got, want := f.GetType() == dto.MetricType_COUNTER, strings.HasSuffix(name, "_total"); got != want {
 			t.Errorf("%s is a %v", name, f.GetType())
