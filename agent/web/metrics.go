@@ -35,7 +35,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/pods"
@@ -54,6 +56,8 @@ type MetricsOptions struct {
 	Pod func(id string) (pods.Name, bool)
 	// PodEvents are how many events on pods came to which end; nil is none that writes any.
 	PodEvents func() map[string]uint64
+	// List are the workloads with what Berth limits of them; nil shows no limits.
+	List func(context.Context) ([]agent.Workload, error)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -69,6 +73,7 @@ type Metrics struct {
 	workloads int
 	pod       func(id string) (pods.Name, bool)
 	podEvents func() map[string]uint64
+	list      func(context.Context) ([]agent.Workload, error)
 	host      *host
 	families  map[string]*prometheus.Desc
 	sources   map[source]target
@@ -90,6 +95,7 @@ func NewMetrics(view api.View, opt MetricsOptions) *Metrics {
 		workloads: maxSeries,
 		pod:       opt.Pod,
 		podEvents: opt.PodEvents,
+		list:      opt.List,
 		host:      &host{root: opt.Root, hardware: opt.Hardware, now: opt.Now},
 		families:  map[string]*prometheus.Desc{},
 		sources:   sources(),
@@ -140,22 +146,21 @@ func (s scrape) all(ctx context.Context) error {
 	machine, errMachine := s.view.Machine(ctx)
 	guard, errGuard := s.view.Guard(ctx)
 	classes, errClasses := s.view.ClassReport(ctx)
-	if err := errors.Join(errAbout, errConfig, errStats, errMachine, errGuard); err != nil {
+	var list []agent.Workload
+	var errList error
+	if s.list != nil {
+		list, errList = s.list(ctx)
+	}
+	if err := errors.Join(errAbout, errConfig, errStats, errMachine, errGuard, errList); err != nil {
 		return err
 	}
 	if errClasses == nil { // the status page tells the error
 		s.classUse(classes)
+		s.network(classes)
 	}
 	s.agent(about, config)
 	s.cpus(machine)
-	if config.Config != nil && config.Config.Classes.Net != nil {
-		classes, err := s.view.ClassReport(ctx)
-		if err != nil {
-			return err
-		}
-		s.network(classes)
-	}
-	s.guard(guard, s.placed(machine, stats))
+	s.guard(guard, s.placed(machine, stats, list))
 	s.node()
 	s.signals()
 	return nil
@@ -203,7 +208,7 @@ func (s scrape) agent(a api.About, c api.Config) {
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
 // placed shows the workloads, and returns those that have series of their own.
-func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
+func (s scrape) placed(m api.Machine, stats api.Stats, list []agent.Workload) (shown []api.Owner) {
 	if !stats.Time.IsZero() {
 		s.gauge("berth_last_sample_timestamp_seconds", seconds(stats.Time))
 	}
@@ -228,10 +233,41 @@ func (s scrape) placed(m api.Machine, stats api.Stats) (shown []api.Owner) {
 	for _, w := range stats.Workloads {
 		figures[w.ID] = w.Figures
 	}
+	limits := make(map[string]*cgroup.Limits, len(list))
+	for i := range list {
+		limits[list[i].ID()] = &list[i].Limits
+	}
 	for i := range shown {
-		s.workload(&shown[i], asked[shown[i].ID], figures[shown[i].ID])
+		o := &shown[i]
+		s.workload(o, asked[o.ID], figures[o.ID])
+		if l := limits[o.ID]; l != nil {
+			s.limits(l, s.labels(o.ID, o.Class))
+		}
 	}
 	return shown
+}
+
+// usualPeriod is that of a quota without one (cgroup.Limits).
+const usualPeriod = 100 * time.Millisecond
+
+// limits shows what Berth limits of a workload: what is 0 it leaves as found, and less than that is
+// no limit.
+func (s scrape) limits(l *cgroup.Limits, who []string) {
+	show := func(resource, unit, device string, value float64) {
+		if value > 0 {
+			s.gauge("berth_workload_limit", value, slices.Concat(who, []string{resource, unit, device})...)
+		}
+	}
+	show("cpu", "cpus", "", l.Quota.Seconds()/cmp.Or(l.Period, usualPeriod).Seconds())
+	show("memory", "bytes", "", float64(l.MemoryMax))
+	show("memory_high", "bytes", "", float64(l.MemoryHigh))
+	show("pids", "threads", "", float64(l.PIDsMax))
+	for _, m := range l.IOMax {
+		show("io_read", "bytes_per_second", m.Device, float64(m.ReadBPS))
+		show("io_write", "bytes_per_second", m.Device, float64(m.WriteBPS))
+		show("io_read", "operations_per_second", m.Device, float64(m.ReadIOPS))
+		show("io_write", "operations_per_second", m.Device, float64(m.WriteIOPS))
+	}
 }
 
 // workload shows one workload.

@@ -33,6 +33,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -134,6 +135,39 @@ func TestNoGuard(t *testing.T) {
 		if got := r.lines(name); len(got) > 0 {
 			t.Errorf("%q", got)
 		}
+	}
+}
+
+// limited are workloads of which Berth limits something.
+func limited(context.Context) ([]agent.Workload, error) {
+	of := func(id string, l cgroup.Limits) agent.Workload {
+		return agent.Workload{Spec: agent.Spec{Request: place.Request{ID: id}}, Limits: l}
+	}
+	return []agent.Workload{
+		of("batch:a/b", cgroup.Limits{Quota: 50 * time.Millisecond, MemoryMax: cgroup.Unlimited, IOMax: []cgroup.IOMax{{Device: "8:0", ReadBPS: 1 << 20, WriteBPS: cgroup.Unlimited, WriteIOPS: 500}}}),
+		of("web", cgroup.Limits{Quota: 3 * time.Second, Period: time.Second, MemoryMax: 1 << 30, MemoryHigh: 1 << 29, PIDsMax: 99}), of("hidden", cgroup.Limits{PIDsMax: 1}),
+	}, nil
+}
+
+// What Berth limits is shown; what it leaves as found, or takes away, is not.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, MetricsOptions{List: limited})
+	want := []string{
+		`berth_workload_limit{class="BE",device="",resource="cpu",unit="cpus",workload="batch:a/b"} 0.5`,
+		`berth_workload_limit{class="BE",device="8:0",resource="io_read",unit="bytes_per_second",workload="batch:a/b"} 1.048576e+06`,
+		`berth_workload_limit{class="BE",device="8:0",resource="io_write",unit="operations_per_second",workload="batch:a/b"} 500`,
+		`berth_workload_limit{class="LSE",device="",resource="cpu",unit="cpus",workload="web"} 3`,
+		`berth_workload_limit{class="LSE",device="",resource="memory",unit="bytes",workload="web"} 1.073741824e+09`,
+		`berth_workload_limit{class="LSE",device="",resource="memory_high",unit="bytes",workload="web"} 5.36870912e+08`,
+		`berth_workload_limit{class="LSE",device="",resource="pids",unit="threads",workload="web"} 99`,
+	}
+	if got := r.lines("berth_workload_limit"); !slices.Equal(got, want) {
+		t.Errorf("%s", strings.Join(got, "\n"))
+	}
+	r = newRig(t, MetricsOptions{List: func(context.Context) ([]agent.Workload, error) { return nil, errors.New("no list") }})
+	if _, err := r.registry.Gather(); err == nil || !strings.Contains(err.Error(), "no list") {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -272,7 +306,7 @@ func (r *rig) lines(parts ...string) []string {
 // full is a rig of which the second scrape shows every family.
 func full(t testing.TB) *rig {
 	t.Helper()
-	r := newRig(t, MetricsOptions{Hardware: counters(), PodEvents: func() map[string]uint64 { return map[string]uint64{"sent": 3, "dropped": 1} }})
+	r := newRig(t, MetricsOptions{Hardware: counters(), List: limited, PodEvents: func() map[string]uint64 { return map[string]uint64{"sent": 3, "dropped": 1} }})
 	r.observe(agent.Event{Kind: agent.Placed, Took: 4 * time.Millisecond})
 	r.observe(agent.Event{Kind: agent.Refused, Err: &place.CPUsError{Asked: 9, Available: 5}})
 	r.guarded(&control.Event{Outcome: control.Kept, Action: &control.Action{Remedy: detect.Weight}})

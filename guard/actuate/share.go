@@ -276,8 +276,8 @@ func (h *Host) Follow() error {
 	return errors.Join(errs...)
 }
 
-// shared gives a class that was narrowed in place what it had once others have it, too: the next
-// look at what is active finds out.
+// shared gives a class that was narrowed in place what it had once others have it, too: to take the
+// action back changes nothing then.
 func (h *Host) shared(in map[int]string, group string, d *division) error {
 	threads, err := h.threads(group)
 	if err != nil || alone(in, d.from, threads) {

@@ -122,7 +122,7 @@ func webHandler(root *kernel.Root, dir string, log *slog.Logger) func(context.Co
 				log.Info("missing", "text", err.Error())
 			}
 		}
-		m := web.NewMetrics(s.View, web.MetricsOptions{Root: root.FS(), Hardware: hardware})
+		m := web.NewMetrics(s.View, web.MetricsOptions{Root: root.FS(), Hardware: hardware, List: s.Node.List})
 		go m.Follow(ctx, s.History)
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", m.Handler())

@@ -73,7 +73,7 @@ func New(opt Options) (*Server, error) {
 	s := &Server{opt: opt, meter: meter, began: time.Now(), pods: map[string]pods.Name{}}
 	s.history = api.NewHistory(1024, uint64(s.began.UnixMicro()))
 	s.metrics = web.NewMetrics(view{s}, web.MetricsOptions{
-		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod, PodEvents: opt.PodEvents,
+		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod, PodEvents: opt.PodEvents, List: opt.Node.List,
 	})
 	return s, nil
 }
