@@ -98,6 +98,9 @@ func (c *change) remove(g *Grant) {
 	if g.Request.Group != "" {
 		c.groups = c.groups.without(g)
 	}
+	if held := g.Held(); !held.IsEmpty() {
+		c.owners = c.owners.without(g)
+	}
 	if held := g.Own.Union(g.Fence); !held.IsEmpty() {
 		turns, _ := c.inGroup(g) // no other grant can hold them too
 		c.unhold(held.Minus(turns))
@@ -175,6 +178,9 @@ func (c *change) add(g *Grant) error {
 	c.grants = c.grants.with(g)
 	if g.Request.Group != "" {
 		c.groups = c.groups.with(g)
+	}
+	if held := g.Held(); !held.IsEmpty() {
+		c.owners = c.owners.with(g)
 	}
 	c.markLent(g, g.Own.Union(g.Fence))
 	return nil

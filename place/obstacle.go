@@ -44,12 +44,9 @@ func (s *State) Obstacles(r *Request) []Obstacle {
 	}
 	note(Obstacle{CPUs: s.conf.Floor, Rule: "floor"})
 	reusable := s.OwnableBy(r)
-	for g := range s.Grants() {
+	for g := range s.owners.all() {
 		if g.ID == r.ID {
 			left = left.Minus(g.Held()) // its own CPUs stand in nobody's way
-			continue
-		}
-		if g.Own.IsEmpty() && !g.Share.Counted {
 			continue
 		}
 		by := []string{g.ID}
@@ -81,6 +78,7 @@ func (s *State) PoolMembers(pool string) (ids []string) {
 // needed is what workloads in the default pool, but for one, leave of it.
 func (s *State) needed(but string) (o Obstacle, ok bool) {
 	milli := 0
+	o.By = make([]string, 0, s.Len())
 	for g := range s.Grants() {
 		if g.ID == but || g.Share.Counted || g.Share.Within.IsEmpty() {
 			continue

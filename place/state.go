@@ -51,6 +51,7 @@ type State struct {
 
 	grants    table
 	groups    table        // those with a group
+	owners    table        // those that hold CPUs (Grant.Held)
 	pools     []*poolState // by name
 	bounds    []Bound      // no bound is empty
 	*holdings              // shared by states between which no CPU changed hands

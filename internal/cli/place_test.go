@@ -113,6 +113,16 @@ func TestPlacedGolden(t *testing.T) {
 	}
 }
 
+// Where Berth does nothing, status says what to do next.
+func TestStatusOfNothing(t *testing.T) {
+	t.Parallel()
+	dir, _, _ := emptyHost(t)
+	out, errs, code := berth(t, "status", "--root", dir)
+	if code != exitOK || errs != "" || !strings.HasSuffix(out, "\nno workloads\n\nBerth does nothing here so far. To see which workload suffers, from what, because of which:\n  sudo berth diagnose\n") {
+		t.Errorf("status %d: %s%s", code, out, errs)
+	}
+}
+
 func TestPlacedJSON(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)

@@ -189,7 +189,9 @@ func (d *plotting) frame() frame {
 		}
 		beside := max(len([]rune(clip(panel.Name, d.chars))), len([]rune(panel.About)))
 		if panel.Y.Format != nil {
-			beside += axisChars
+			if beside += axisChars; panel.Name != "" {
+				beside += 2 // names are bold
+			}
 		}
 		left = max(left, beside)
 		for _, t := range panel.Y.Ticks {
