@@ -42,7 +42,7 @@ func TestBox(t *testing.T) {
 		}
 		b.must(berth, "run", "--", "true")
 		p := b.agent("")
-		b.must(berth, "ps")
+		b.ps()
 		p.end(syscall.SIGTERM)
 		if code := p.code(); code != 0 {
 			b.Errorf("agent: exit status %d\n%s", code, p.out)

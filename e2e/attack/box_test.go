@@ -262,6 +262,12 @@ func (b *box) must(argv ...string) string {
 	return out
 }
 
+// ps is what berth ps prints. It does not count CPU time for a second, as it else does.
+func (b *box) ps(args ...string) string {
+	b.Helper()
+	return b.must(append([]string{berth, "ps", "--interval", "10ms"}, args...)...)
+}
+
 // agent starts berth agent with a configuration and waits until it serves.
 func (b *box) agent(config string, args ...string) *process {
 	b.Helper()

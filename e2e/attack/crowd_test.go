@@ -115,7 +115,7 @@ func TestCrowd(t *testing.T) {
 		if its.cpu > 100 && busy.cpu-atRest.cpu > its.cpu/2 {
 			b.Errorf("the agent used %d ticks of CPU time for the %d that the stranger used", busy.cpu-atRest.cpu, its.cpu)
 		}
-		if out := b.must(berth, "ps"); !strings.Contains(out, "web:web.service") {
+		if out := b.ps(); !strings.Contains(out, "web:web.service") {
 			b.Errorf("the workload is not listed:\n%s", out)
 		}
 	})

@@ -118,7 +118,7 @@ func TestConnectionsOfAStranger(t *testing.T) {
 			theirs := b.start(stranger, attack...)
 			theirs.awaitText("flooding")
 			start := time.Now()
-			b.must(berth, "ps")
+			b.ps()
 			b.must(berth, "run", "--class", "BE", "--", "true")
 			status, _, _, err := browse(pageTCP, "GET", "http://localhost:9750/metrics", "")
 			for tries := 0; (err != nil || status != 200) && tries < 5; tries++ { // 503 while others scrape

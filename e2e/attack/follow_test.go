@@ -88,7 +88,7 @@ func TestGroupsThatCannotFollow(t *testing.T) {
 				if left := strings.Contains(out, theirs+": its CPUs cannot be set"); code != 0 || attack.always && !left {
 					b.Errorf("%v beside %v: exit status %d\n%.600s", argv, attack.play, code, out)
 				}
-				b.await("end of the workload", func() bool { return strings.Contains(b.must(berth, "ps"), "no workloads") })
+				b.await("end of the workload", func() bool { return strings.Contains(b.ps(), "no workloads") })
 			}
 			play.kill()
 			if out, code := b.run(root, "find", theirs, "-mindepth", "1", "-depth", "-type", "d", "-delete"); code != 0 {
@@ -117,13 +117,13 @@ func TestWorkloadThatCannotFollow(t *testing.T) {
 			if out, code := b.run(root, berth, "run", "--class", "LSE", "--cpus", "1", "--", "true"); code != 0 {
 				b.Errorf("exit status %d: %.600s\n%.3000s", code, out, agent.out)
 			}
-			b.await("end of the workload", func() bool { return !strings.Contains(b.must(berth, "ps"), "true") }, agent.out)
+			b.await("end of the workload", func() bool { return !strings.Contains(b.ps(), "true") }, agent.out)
 			p := b.start(root, berth, "run", "--class", "LSE", "--cpus", "1", "--name", "stays", "--", "sleep", "1000")
-			b.await("workload", func() bool { return strings.Contains(b.must(berth, "ps"), "stays") }, p.out, agent.out)
+			b.await("workload", func() bool { return strings.Contains(b.ps(), "stays") }, p.out, agent.out)
 			agent.kill()
 			agent = b.agent(config)
 			p.kill()
-			b.await("end of the workload", func() bool { return !strings.Contains(b.must(berth, "ps"), "stays") }, agent.out)
+			b.await("end of the workload", func() bool { return !strings.Contains(b.ps(), "stays") }, agent.out)
 		}
 		agent.end(syscall.SIGTERM)
 		b.must(berth, "restore", "--all")

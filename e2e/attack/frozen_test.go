@@ -45,7 +45,7 @@ func TestReleaseOfTheFrozen(t *testing.T) {
 		job := place("job")
 		freeze(job, cold)
 		release := b.start(root, berth, "release", "job", "--kill")
-		b.await("mark of the release", func() bool { return strings.Contains(b.must(berth, "ps", "-o", "json"), `"releasing"`) }, release.out)
+		b.await("mark of the release", func() bool { return strings.Contains(b.ps("-o", "json"), `"releasing"`) }, release.out)
 		began := time.Now()
 		b.must(berth, "guard", "off")
 		b.must(berth, "run", "--name", "next", "--class", "LSE", "--cpus", "1", "--", "true")
@@ -62,7 +62,7 @@ func TestReleaseOfTheFrozen(t *testing.T) {
 		}
 		agent.kill()
 		agent = b.agent(config)
-		if out := b.must(berth, "ps"); !strings.Contains(out, "job") {
+		if out := b.ps(); !strings.Contains(out, "job") {
 			b.Errorf("job has lost its place:\n%s", out)
 		}
 		b.write(path.Join(cold, "freezer.state"), "THAWED")

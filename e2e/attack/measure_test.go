@@ -103,7 +103,7 @@ func TestBorrowedNameInASharedGroup(t *testing.T) {
 			}
 		}
 		agent.awaitText("user/web.service")
-		if out := b.must(berth, "ps"); strings.Contains(out, "web:user") {
+		if out := b.ps(); strings.Contains(out, "web:user") {
 			b.Errorf("the stranger's group has a place:\n%s", out)
 		}
 	})

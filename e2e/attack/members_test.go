@@ -21,7 +21,7 @@ func TestMemberOfTheGroup(t *testing.T) {
 		victim := b.start(root, "sleep", "1000")
 		roots := b.start(root, berth, "run", "--name", "roots", "--", "sleep", "1000")
 		b.group(root, "service", "cpu", "cpuset")
-		b.await("root's workload", func() bool { return strings.Contains(b.must(berth, "ps"), "roots") }, roots.out)
+		b.await("root's workload", func() bool { return strings.Contains(b.ps(), "roots") }, roots.out)
 		own := b.start(stranger, "sleep", "1000")
 		pid := func(p *process) string { return strconv.Itoa(p.Process.Pid) }
 		place := func(more string) string { return fmt.Sprintf(`{"request":{"id":"evil"},%s}`, more) }
@@ -57,7 +57,7 @@ func TestMemberOfTheGroup(t *testing.T) {
 		if victim.ProcessState != nil || roots.ProcessState != nil {
 			b.Error("root's processes have ended")
 		}
-		if out := b.must(berth, "ps"); strings.Contains(out, "evil") || !strings.Contains(out, "roots") {
+		if out := b.ps(); strings.Contains(out, "evil") || !strings.Contains(out, "roots") {
 			b.Errorf("placed are\n%s", out)
 		}
 
@@ -70,7 +70,7 @@ func TestMemberOfTheGroup(t *testing.T) {
 		}
 		released := func(name string) {
 			b.Helper()
-			b.await(name+" to be released", func() bool { return !strings.Contains(b.must(berth, "ps"), name) })
+			b.await(name+" to be released", func() bool { return !strings.Contains(b.ps(), name) })
 		}
 		out, code := b.run(stranger, run("whole", "--memory", "64Mi", "--", "sh", "-c", "cat /proc/self/cgroup; exit 3")...)
 		if code != 3 || !strings.Contains(out, "/berth/whole") {
@@ -78,7 +78,7 @@ func TestMemberOfTheGroup(t *testing.T) {
 		}
 		released("whole")
 		long := b.start(stranger, run("long", "--", "sleep", "1000")...)
-		b.await("the member's workload", func() bool { return strings.Contains(b.must(berth, "ps", "-o", "json"), `"uid": 65534`) }, long.out, agent.out)
+		b.await("the member's workload", func() bool { return strings.Contains(b.ps("-o", "json"), `"uid": 65534`) }, long.out, agent.out)
 		if out, code := b.run(stranger, berth, "resize", "long", "--quota", "50%", "--socket", apiSocket); code != 0 {
 			b.Errorf("resize: %s", out)
 		}
@@ -89,7 +89,7 @@ func TestMemberOfTheGroup(t *testing.T) {
 		}
 		released("left")
 		kept := b.start(stranger, run("kept", "--", "sleep", "1000")...)
-		b.await("the member's workload", func() bool { return strings.Contains(b.must(berth, "ps"), "kept") }, kept.out)
+		b.await("the member's workload", func() bool { return strings.Contains(b.ps(), "kept") }, kept.out)
 		if out, code := b.run(stranger, berth, "release", "kept", "--kill", "--socket", apiSocket); code != 0 {
 			b.Errorf("release --kill: %s", out)
 		}

@@ -19,12 +19,12 @@ func TestBorrowedName(t *testing.T) {
 			}
 		}
 		agent.awaitText("user/web.service")
-		if out := b.must(berth, "ps"); strings.Contains(out, "web:user") {
+		if out := b.ps(); strings.Contains(out, "web:user") {
 			b.Errorf("the stranger's group has a place:\n%s", out)
 		}
 		b.group(root, "web.service", "cpu", "cpuset")
 		agent.awaitText("workload=web:web.service")
-		if out := b.must(berth, "ps"); !strings.Contains(out, "web:web.service") {
+		if out := b.ps(); !strings.Contains(out, "web:web.service") {
 			b.Errorf("the unit has no place:\n%s\n%s", out, agent.out)
 		}
 		for _, dir := range theirs {

@@ -109,7 +109,7 @@ func TestGuardBelowNode(t *testing.T) {
 				b.must(berth, "guard", "off")
 			}
 			command.kill()
-			b.await("end of the place", func() bool { return !strings.Contains(b.must(berth, "ps", "--interval", "10ms"), "own") })
+			b.await("end of the place", func() bool { return !strings.Contains(b.ps(), "own") })
 			if !guardFirst {
 				b.must(berth, "guard", "off")
 			}

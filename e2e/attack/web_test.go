@@ -83,7 +83,7 @@ func TestOtherSites(t *testing.T) {
 				b.Errorf("%s %s %s with %q: %d %s %.100s, %v; want %d", tc.at, tc.method, tc.url, tc.header, status, kind, text, err, tc.want)
 			}
 		}
-		if out := b.must(berth, "ps", "-o", "json"); strings.Contains(out, "evil") {
+		if out := b.ps("-o", "json"); strings.Contains(out, "evil") {
 			b.Errorf("a web page has placed something:\n%s", out)
 		}
 		// The page itself works, at the address and through a forward of its socket.

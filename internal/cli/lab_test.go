@@ -244,8 +244,10 @@ func checkRun(t *testing.T, r *lab.Result) {
 	if len(r.Rounds) == 0 || len(r.Rounds[0].Probes) == 0 {
 		t.Error("no control probes before the first round")
 	}
+	done := 0
 	for _, round := range r.Rounds {
 		l := round.Load
+		done += l.Done
 		if l.Offered == 0 || l.Done+l.Failed+l.Unfinished != l.Offered {
 			t.Errorf("%s: offered %d, done %d, failed %d, unfinished %d", round.Scenario, l.Offered, l.Done, l.Failed, l.Unfinished)
 		}
@@ -261,6 +263,9 @@ func checkRun(t *testing.T, r *lab.Result) {
 		if n := round.Neighbour; n != nil && round.Scenario == lab.Unisolated && n.Work <= 0 {
 			t.Errorf("%s: neighbour did no work", round.Scenario)
 		}
+	}
+	if done == 0 {
+		t.Error("the tenant answered nothing in any round")
 	}
 }
 

@@ -28,6 +28,9 @@ type GuestMemory struct {
 // Look reads the free memory of each node in a /sys, and keeps the least.
 func (m *GuestMemory) Look(sys fs.FS) error {
 	names, err := fs.Glob(sys, "devices/system/node/node[0-9]*/meminfo")
+	if err == nil && len(names) == 0 {
+		err = errors.New("no memory node in devices/system/node: the kernel wants CONFIG_NUMA")
+	}
 	if err != nil {
 		return err
 	}

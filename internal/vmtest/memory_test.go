@@ -25,6 +25,9 @@ func TestMemoryLook(t *testing.T) {
 	if want := []int64{200, 20, 7}; !slices.Equal(m.Lowest, want) {
 		t.Errorf("least free %v, want %v", m.Lowest, want)
 	}
+	if err := m.Look(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "no memory node") {
+		t.Errorf("a kernel without nodes: %v", err)
+	}
 	for _, text := range []string{"", "Node 0 MemFree:   many kB\n"} {
 		if err := m.Look(fstest.MapFS{dir + "node0/meminfo": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), dir+"node0/meminfo") {
 			t.Errorf("meminfo %q: %v", text, err)
