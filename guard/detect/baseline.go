@@ -59,11 +59,11 @@ var learned = [...]struct {
 // Baseline has the usual values of one workload, by load level and signal.
 type Baseline [levels][len(learned)]Mean
 
-// add takes in the signals of a window in which nothing was wrong.
-func (b *Baseline) add(w *window) {
+// add takes in those signals of a window that are wanted.
+func (b *Baseline) add(w *window, wanted func(Signal) bool) {
 	at := level(w.value[CPUUse])
 	for i, l := range learned {
-		if v := w.value[l.signal]; !math.IsNaN(v) {
+		if v := w.value[l.signal]; !math.IsNaN(v) && wanted(l.signal) {
 			m := &b[at][i]
 			m.add(m.clip(v))
 		}

@@ -59,7 +59,7 @@ func TestThreshold(t *testing.T) {
 		}
 		w.value[CPUUse], w.value[CPI], w.value[Clock] = use, cpi, clock
 		for range n {
-			b.add(&w)
+			b.add(&w, func(Signal) bool { return true })
 		}
 	}
 	var b Baseline

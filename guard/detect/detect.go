@@ -437,7 +437,7 @@ func (h *history) accused() (suspect string, agreeing int, share float64) {
 }
 
 // learn takes the window into the baseline unless more than one of the last was
-// unusual. What stays unusual without a finding for long is the new normal.
+// unusual; of the network, unless its link is full. What stays unusual without a finding for long is the new normal.
 func (w *workload) learn(found bool) {
 	if found || bits.OnesCount8(w.unusual) <= 1 {
 		w.puzzled = 0
@@ -445,8 +445,14 @@ func (w *workload) learn(found bool) {
 		*w.baseline = Baseline{}
 		w.forgetQueue()
 	}
-	if bits.OnesCount8(w.unusual) <= 1 || w.puzzled >= patience {
-		w.baseline.add(&w.window)
+	calm, full := bits.OnesCount8(w.unusual) <= 1 || w.puzzled >= patience, w.linkFull()
+	w.baseline.add(&w.window, func(s Signal) bool {
+		if s == RoundTrip || s == Resent {
+			return !full // what the CPUs are short of has little to do with it
+		}
+		return calm
+	})
+	if calm {
 		if w.unusual&1 == 0 {
 			w.updateUsualQueue()
 		}

@@ -148,7 +148,7 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	for _, s := range []Signal{ThrottledPeriods, Withheld, StealShare, MemoryPressure, IOPressure, CPI, Clock} {
 		unusual = unusual || w.stands(s)
 	}
-	unusual = unusual || waits && !d.ownWaits(w) || w.networkShort()
+	unusual = unusual || waits && !d.ownWaits(w)
 
 	if w.stands(ThrottledPeriods) || w.stands(Withheld) || waits && w.value[ThrottledQueued] >= antagonist {
 		w.own(OwnLimit, append(w.evidence(ThrottledPeriods, Withheld), w.above(ThrottledQueued, antagonist)...))

@@ -73,11 +73,8 @@ func (d *Detector) link(sent *meter, from, to watch.Time) (use, wait float64) {
 	return use, wait
 }
 
-// networkShort says that the workload's round trips are longer than usual, or more is sent
-// again, while its link is full.
-func (w *workload) networkShort() bool {
-	return (w.stands(LinkUse) || w.stands(LinkWait)) && (w.rises(RoundTrip) || w.rises(Resent))
-}
+// linkFull says that the workload's link is full.
+func (w *workload) linkFull() bool { return w.stands(LinkUse) || w.stands(LinkWait) }
 
 // rises says that a signal stands out from what is usual, which is known.
 func (w *workload) rises(s Signal) bool {
@@ -86,7 +83,7 @@ func (w *workload) rises(s Signal) bool {
 }
 
 func (d *Detector) diagnoseNetwork(w *workload) {
-	if !w.networkShort() {
+	if !w.linkFull() {
 		return
 	}
 	var symptoms []Evidence
@@ -94,6 +91,9 @@ func (d *Detector) diagnoseNetwork(w *workload) {
 		if w.rises(s) {
 			symptoms = append(symptoms, w.evidence(s)...)
 		}
+	}
+	if len(symptoms) == 0 {
+		return
 	}
 	symptoms = append(append(symptoms, w.evidence(LinkUse, LinkWait)...), w.above(LinkLost, leastLost)...)
 	if w.value[OwnSent] >= mostly {
