@@ -178,7 +178,7 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 	config := k.n.opt.Classes.IO
 	leaving, all := k.n.leaving(c, IOClass)
 	all = all || c.All
-	some, of, err := false, map[string]bool{}, error(nil) // of are the threads that have a priority or, unless all, had one
+	some, of, err := false, map[int]bool{}, error(nil) // of are the threads that have a priority or, unless all, had one
 	note := func(w *Workload) {
 		if config.Priority(k.n.opt.Classes.ClassOf(IOClass, &w.Spec)) == "" || err != nil {
 			return
@@ -186,7 +186,7 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 		var tids []int
 		tids, err = k.threads(w)
 		for _, tid := range tids {
-			of[kernel.PriorityFile(tid)] = true
+			of[tid] = true
 		}
 	}
 	for w := range c.Workloads() {
@@ -205,8 +205,8 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 		cost, _, _ = k.cost() // an error is plan's to tell
 	}
 	return func(s kernel.Step) bool {
-		if _, ok := kernel.PriorityOf(s.Path); ok {
-			return err != nil || of[s.Path] == all
+		if tid, ok := kernel.PriorityOf(s.Path); ok {
+			return err != nil || of[tid] == all
 		}
 		return slices.ContainsFunc(cost, func(o kernel.Step) bool { return o.Path == s.Path && o.Unset == s.Unset })
 	}
