@@ -114,7 +114,7 @@ func berthRows() []Row {
 }
 
 // ClassKinds are the kinds of classes that a pod may name, each a word of Berth's.
-func ClassKinds() []string { return []string{"cache", "io", "power"} }
+func ClassKinds() []string { return []string{"cache", "io", "power", "net"} }
 
 // NoClass is the name of a class that is none, not that of the class of service either.
 const NoClass = "none"
