@@ -269,6 +269,9 @@ func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err error) {
 	undo = func() error { return nil } // removing the group moves its processes back
 	for _, w := range k.members(c.Workloads()) {
+		if !c.looksAt(w) {
+			continue
+		}
 		g, err := k.groupOf(w)
 		if err != nil || !g.own {
 			continue // a note says so
