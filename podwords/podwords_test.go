@@ -76,6 +76,7 @@ func rowCases() []rowCase {
 		{"berth.dev/cache", "", "a/b", "invalid"},
 		{"berth.dev/io", "", "gold", "io=gold"},
 		{"berth.dev/io", "", "slow", "not allowed"},
+		{"berth.dev/net", "", "gold", "net=gold"},
 		{"berth.dev/power", "", "gold", "power=gold"},
 		{"berth.dev/power", "", "gold\npower: x", "invalid"},
 		{"berth.dev/p99", "", "5ms", "not followed"},

@@ -166,7 +166,7 @@ func TestWebNamesWhatIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	_, err = webHandler(root, dir, slog.New(slog.NewTextHandler(&log, nil)))(t.Context(), api.Server{History: api.NewHistory(1, 0)})
+	_, err = webHandler(root, dir, slog.New(slog.NewTextHandler(&log, nil)))(t.Context(), api.Server{Node: new(agent.Node), History: api.NewHistory(1, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}

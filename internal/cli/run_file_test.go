@@ -14,6 +14,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/machine/sysfs"
 )
 
 // bundle is a file of commands: of each its name, a line of shell, and further fields.
@@ -79,7 +80,11 @@ func TestRunFileAllOrNone(t *testing.T) {
 	t.Parallel()
 	needsGroups(t)
 	a, b, ran := workloadName(t)+"a", workloadName(t)+"b", filepath.Join(t.TempDir(), "ran")
-	const asked = 9999 // not those of this process, which may use fewer than the host has
+	host, err := sysfs.Live("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := host.Online.Len() // not those of this process, which may use fewer
 	file := bundle(t, [3]string{a, "touch " + ran}, [3]string{b, "touch " + ran, fmt.Sprintf("class: LSE\n  cpus: %d", asked)})
 	out, err := berthProcess(t, "run", "-f", file).CombinedOutput()
 	if want := fmt.Sprintf("workload %q, which is placed with 1 more or not at all: not enough CPUs: %d asked", b, asked); status(err) != exitNotRun || !strings.Contains(string(out), want) {
