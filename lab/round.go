@@ -382,6 +382,7 @@ func (s snapshot) since(before snapshot, round *Round, shared cpuset.Set) {
 	}
 	if s.hasNeighbour {
 		n := s.neighbour.minus(before.neighbour)
+		n.CPUSeconds, n.Work = max(0, n.CPUSeconds), max(0, n.Work) // as above
 		round.Neighbour = &n
 	}
 	all := s.host.Total.Since(before.host.Total)

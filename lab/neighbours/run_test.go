@@ -100,12 +100,18 @@ func TestRunAndResume(t *testing.T) {
 	if diff := cmp.Diff(was, r.Tenants); diff != "" || !r.Complete || len(r.Resumed) != 1 {
 		t.Errorf("complete %v, resumed %v, tenants (-before +after):\n%s", r.Complete, r.Resumed, diff)
 	}
-	seen := map[string]int{}
+	seen, worked := map[string]int{}, map[string]bool{} // a busy host may have no CPU for a neighbour in a round
 	for _, round := range r.Rounds {
 		seen[round.Scenario]++
 		beside := !strings.HasSuffix(round.Scenario, "/alone") && !strings.HasSuffix(round.Scenario, "/again")
-		if (round.Neighbour != nil) != beside || beside && round.Neighbour.Work <= 0 || round.Load.Done == 0 || round.Tenant.CPUSeconds <= 0 {
+		worked[round.Scenario] = worked[round.Scenario] || !beside || round.Neighbour != nil && round.Neighbour.Work > 0
+		if (round.Neighbour != nil) != beside || round.Load.Done == 0 || round.Tenant.CPUSeconds <= 0 {
 			t.Errorf("%s: neighbour %+v, %d done, tenant %+v", round.Scenario, round.Neighbour, round.Load.Done, round.Tenant)
+		}
+	}
+	for name, did := range worked {
+		if !did {
+			t.Errorf("%s: the neighbour did nothing", name)
 		}
 	}
 	want := map[string]int{}
@@ -150,19 +156,22 @@ func TestRealPrograms(t *testing.T) {
 			if len(r.Skipped) > 0 {
 				t.Skipf("not supported here: %s", r.Skipped[0].Reason)
 			}
-			n := 0
+			n, worked := 0, false
 			for _, round := range r.Rounds {
 				if round.Scenario != cellOf("small", p.Name) {
 					continue
 				}
 				n++
-				// It works a second after it was started: fio waits for a slow disk most of the time.
-				if u := round.Neighbour; u == nil || u.Work <= 0.0005 || round.Load.Done == 0 || round.Load.Failed > 0 {
+				u := round.Neighbour
+				if u == nil || round.Load.Done == 0 || round.Load.Failed > 0 {
 					t.Errorf("block %d: neighbour %+v, %d done, %d failed", round.Block, u, round.Load.Done, round.Load.Failed)
 				}
+				// fio waits for a slow disk most of the time, and a program that a busy host starts
+				// late may do nothing in the first round.
+				worked = worked || u != nil && u.Work > 0.0005
 			}
-			if n != 2 {
-				t.Errorf("%d rounds beside it, want 2", n)
+			if n != 2 || !worked {
+				t.Errorf("%d rounds beside it, want 2; it worked: %v", n, worked)
 			}
 			left, err := filepath.Glob("/proc/[0-9]*/comm")
 			if err != nil {
