@@ -50,9 +50,13 @@ func newGroup(t testing.TB, root, name string) string {
 	return path
 }
 
-// newHeavyGroup makes a group that outweighs whatever else runs here.
+// newHeavyGroup makes a group that outweighs whatever else runs on the first CPU, for which this
+// process needs another one.
 func newHeavyGroup(t testing.TB, root, name string) string {
 	t.Helper()
+	if allowed := allowedCPUs(t); allowed.Count() < 2 {
+		t.Skip("needs two CPUs")
+	}
 	path := newGroup(t, root, name)
 	for file, value := range map[string]string{"cpu.shares": "262144", "cpu.weight": "10000"} {
 		if _, err := os.Stat(filepath.Join(root, path, file)); err == nil {
@@ -105,12 +109,17 @@ func spin(t testing.TB, root, group string) (pid int) {
 	return start(t, root, group, exec.Command("sh", "-c", "while :; do :; done"))
 }
 
-func firstCPU(t testing.TB) int {
+func allowedCPUs(t testing.TB) (allowed unix.CPUSet) {
 	t.Helper()
-	var allowed unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
 		t.Fatal(err)
 	}
+	return allowed
+}
+
+func firstCPU(t testing.TB) int {
+	t.Helper()
+	allowed := allowedCPUs(t)
 	for cpu := range 1024 {
 		if allowed.IsSet(cpu) {
 			return cpu
@@ -327,10 +336,7 @@ func TestMovedWaitIsCountedOnce(t *testing.T) {
 	root := realRoot(t)
 	victim, culprit := newGroup(t, root, "victim"), newGroup(t, root, "culprit")
 	var cpus []unix.CPUSet
-	var allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
-		t.Fatal(err)
-	}
+	allowed := allowedCPUs(t)
 	for cpu := 0; cpu < 1024 && len(cpus) < 2; cpu++ {
 		if allowed.IsSet(cpu) {
 			var one unix.CPUSet
