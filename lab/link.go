@@ -199,9 +199,7 @@ func (k *link) findGroups(of func(Role) cgroup.Group) {
 	}
 }
 
-// classes names the network class of a role.
-var classes = map[Role]string{Tenant: "tenant", Neighbour: "neighbour"}
-
+// shares reports whether the strategy gives network classes.
 func (iso Isolation) shares() bool {
 	return iso.NetTenant != traffic.Share{} || iso.NetNeighbour != traffic.Share{}
 }
@@ -229,12 +227,12 @@ func shareText(s traffic.Share) string {
 	return "{" + strings.Join(words, ", ") + "}"
 }
 
-// config are the network classes of a strategy. What has none is of the class of all others.
+// config are the network classes of a strategy, each named as its role. What has none is of the class of all others.
 func (iso Isolation) config(rate traffic.Rate) *traffic.Config {
 	c := &traffic.Config{Devices: map[string]traffic.LinkConfig{linkDevice: {Rate: rate}}, Classes: map[string]traffic.Share{}}
 	for role, share := range map[Role]traffic.Share{Tenant: iso.NetTenant, Neighbour: iso.NetNeighbour} {
 		if share != (traffic.Share{}) {
-			c.Classes[classes[role]] = share
+			c.Classes[string(role)] = share
 		}
 	}
 	return c
@@ -276,8 +274,8 @@ func (k *link) plan(iso Isolation) (plan kernel.Plan, err error) {
 		}
 		plan = layout.Plan()
 		for _, r := range []Role{Tenant, Neighbour} {
-			if c.Has(classes[r]) {
-				plan = append(plan, kernel.Step{Path: traffic.MarkFile(k.groups[r]), Value: layout.MarkOf(classes[r]), Why: "network class " + classes[r]})
+			if class := string(r); c.Has(class) {
+				plan = append(plan, kernel.Step{Path: traffic.MarkFile(k.groups[r]), Value: layout.MarkOf(class), Why: "network class " + class})
 			}
 		}
 		return nil

@@ -115,7 +115,7 @@ type Scenario struct {
 }
 
 // Isolation says what is done to the neighbour (for Split to the tenant as well, for MemoryLow
-// to the tenant). What is about memory or a disk goes with that resource only. Its zero
+// and NetTenant to the tenant). What is about memory, a disk or a link goes with that resource only. Its zero
 // value is a control group of its own, of the tenant's weight.
 type Isolation struct {
 	// Together has the neighbour in the tenant's control group: each thread is due the same.
