@@ -127,6 +127,7 @@ func (s samples) typical(scenario string, p float64) *stats.Interval {
 // sums, so that a longer round counts for more.
 func (a *analysis) usage(row *Row, valid []Decoded) {
 	var seconds, busy, capacity float64
+	var sent *float64
 	var tenant, neighbour Usage
 	saturated, bound, failed := 0, 0, 0
 	for _, m := range valid {
@@ -134,6 +135,12 @@ func (a *analysis) usage(row *Row, valid []Decoded) {
 		busy += m.Host.Busy
 		capacity += m.Seconds * float64(m.Host.CPUs)
 		tenant = tenant.plus(m.Tenant)
+		if m.LinkBytes != nil {
+			if sent == nil {
+				sent = new(float64)
+			}
+			*sent += *m.LinkBytes
+		}
 		if m.Neighbour != nil {
 			neighbour = neighbour.plus(*m.Neighbour)
 			row.Unit = m.Neighbour.Unit
@@ -163,6 +170,9 @@ func (a *analysis) usage(row *Row, valid []Decoded) {
 	row.TenantThrottled, row.NeighbourThrottled = tenant.ThrottledSeconds/seconds, neighbour.ThrottledSeconds/seconds
 	row.TenantWait = tenant.WaitSeconds / seconds
 	row.Work = neighbour.Work / seconds
+	if rate := float64(a.Experiment.LinkRate); sent != nil && rate > 0 {
+		row.LinkUse = new(8 * *sent / seconds / rate)
+	}
 }
 
 func (u Usage) plus(v Usage) Usage {

@@ -62,6 +62,8 @@ type childConfig struct {
 	args  []string
 	files []*os.File // descriptors 3 and up
 	keeps bool       // it keeps a program
+	// network is the network namespace that it is in; nil is that of this process.
+	network *os.File
 }
 
 // start starts a child. It dies with this process, whatever happens to it, and
@@ -85,7 +87,7 @@ func (s *supervisor) start(cfg childConfig) (*child, error) {
 	}
 	c.in = in
 	started := make(chan error, 1)
-	s.starts <- func() { started <- c.cmd.Start() }
+	s.starts <- func() { started <- startIn(cfg.network, c.cmd) }
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}

@@ -223,6 +223,11 @@ func Plan(spec Spec, opt Options) (_ *Preview, err error) {
 		if err == nil {
 			writes, err = bed.backend.plan(settings, s.Isolation.Together)
 		}
+		if err == nil && s.Isolation.shares() {
+			var plan kernel.Plan
+			plan, err = bed.link.plan(s.Isolation)
+			writes.text += plan.String()
+		}
 		switch {
 		case errors.Is(err, kernel.ErrNotSupported):
 			h.skip(s.Name, err)

@@ -14,6 +14,7 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
@@ -27,10 +28,11 @@ const (
 	CPU    Resource = "cpu"
 	Memory Resource = "memory" // page cache, below a limit that both share
 	IO     Resource = "io"     // a slow disk of the lab's own
+	Net    Resource = "net"    // a network link of the lab's own
 )
 
 // Resources lists them.
-func Resources() []Resource { return []Resource{CPU, Memory, IO} }
+func Resources() []Resource { return []Resource{CPU, Memory, IO, Net} }
 
 // The sizes of the experiment in memory: the tenant's articles lie in a mapped file, and
 // both together may have as much as the tenant takes alone and room besides. Half of that
@@ -94,6 +96,16 @@ func IsolationOf(r Resource) (Spec, error) {
 			beside("io-weight", "BFQ, and the neighbour at a hundredth of the tenant's share of the disk", Isolation{Scheduler: bfq, IOWeight: 1}),
 			beside("io-max", "neighbour limited to a quarter of what the disk can do", Isolation{IOMax: fair}),
 		)
+	case Net:
+		e.Tenant.Demand, e.LinkRate = 0.2, linkRate // it is the link that they compete for
+		e.Neighbour, e.ThreadsPerCPU = noise.Config{Kernel: "send", Intensity: 100, Threads: senders}, 0
+		part := func(percent float64) traffic.Amount { return traffic.Amount{Percent: percent} }
+		e.Scenarios = append(e.Scenarios[:2:2],
+			beside(Unisolated, "neighbour beside it, which fills the link that the tenant's answers take, too; no tuning", Isolation{}), idle,
+			beside("net-ceiling", "neighbour in a network class with a ceiling: half of the link", Isolation{NetNeighbour: traffic.Share{Ceiling: part(50)}}),
+			beside("net-first", "tenant in a network class of the first priority, neighbour of the last, and a floor for both: a fifth of the link",
+				Isolation{NetTenant: traffic.Share{Floor: part(20), Priority: 1}, NetNeighbour: traffic.Share{Floor: part(20), Priority: 8}}),
+		)
 	default:
 		return e, fmt.Errorf("resource %q: not one of %s", r, resourceNames())
 	}
@@ -115,10 +127,12 @@ func (r Resource) kernels() []string {
 		return []string{"cache"}
 	case IO:
 		return []string{"read"}
+	case Net:
+		return []string{"send"}
 	}
 	var names []string
 	for _, k := range noise.Kernels() {
-		if !k.File {
+		if !k.File && !k.Link {
 			names = append(names, k.Name)
 		}
 	}
@@ -136,8 +150,14 @@ func (e Spec) validateResource() error {
 	if orCPU(e.Resource) != CPU && (!e.Tenant.builtIn() || len(e.Neighbour.Command) > 0) {
 		return fmt.Errorf("experiment: resource %s: want the built-in tenant and neighbour, which compete for it", e.Resource)
 	}
+	if (e.Resource == Net) != (e.LinkRate > 0) {
+		return fmt.Errorf("experiment: linkRate %s: resource %s has one, and no other does", e.LinkRate, Net)
+	}
 	for _, s := range e.Scenarios {
 		iso := s.Isolation
+		if err := e.validateShares(s); err != nil {
+			return err
+		}
 		for _, rule := range []struct {
 			name        string
 			value, most int64
@@ -187,6 +207,8 @@ func (b *Testbed) equip() error {
 			return err
 		}
 		tenant.Disk, tenant.DiskEvery, neighbour.File = path, oftener, path
+	case Net:
+		return b.connectLink()
 	}
 	return nil
 }
@@ -269,8 +291,22 @@ func (b *Testbed) share() error {
 	return err
 }
 
-// schedule has the disk's scheduler of a strategy at work for the length of a round.
+// schedule has the disk's scheduler or the network classes of a strategy at work for the length
+// of a round.
 func (b *Testbed) schedule(iso Isolation) Hooks {
+	if iso.shares() {
+		return Hooks{Settle: func(_ context.Context, r *Running) error {
+			plan, err := b.link.plan(iso)
+			if err != nil {
+				return err
+			}
+			undo, err := b.link.apply(plan, b.journal)
+			if err == nil {
+				r.Finish(undo)
+			}
+			return err
+		}}
+	}
 	if iso.Scheduler == "" {
 		return Hooks{}
 	}
@@ -284,6 +320,10 @@ func (b *Testbed) schedule(iso Isolation) Hooks {
 func (b *Testbed) press(iso Isolation, tenant, neighbour *cgroup.Limits) error {
 	neighbour.MemoryMax, neighbour.MemoryHigh, tenant.MemoryLow = iso.MemoryMax, iso.MemoryHigh, iso.MemoryLow
 	neighbour.IOWeight = int(iso.IOWeight)
+	if iso.shares() {
+		_, err := b.link.plan(iso)
+		return err
+	}
 	if iso.IOMax == 0 {
 		return nil
 	}

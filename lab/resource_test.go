@@ -41,7 +41,7 @@ func TestResourcesAreValid(t *testing.T) {
 	if diff := cmp.Diff(valid(t), isolationOf(t, CPU)); diff != "" {
 		t.Errorf("cpu is not the default (-want +got):\n%s", diff)
 	}
-	if _, err := IsolationOf("net"); err == nil || !strings.Contains(err.Error(), "cpu, memory, io") {
+	if _, err := IsolationOf("gpu"); err == nil || !strings.Contains(err.Error(), "cpu, memory, io, net") {
 		t.Errorf("unknown resource: %v, want an error that names the known ones", err)
 	}
 }
@@ -53,7 +53,7 @@ func TestResourcesRefuse(t *testing.T) {
 		want   string
 		spoils func(*Spec)
 	}{
-		{CPU, `resource "net"`, func(e *Spec) { e.Resource = "net" }},
+		{CPU, `resource "gpu"`, func(e *Spec) { e.Resource = "gpu" }},
 		{CPU, "memoryMax: only where the resource is memory, not cpu", func(e *Spec) { e.Scenarios[3].Isolation.MemoryMax = 1 << 20 }},
 		{CPU, "ioWeight: only where", func(e *Spec) { e.Scenarios[3].Isolation.IOWeight = 1 }},
 		{CPU, `scheduler "bfq"`, func(e *Spec) { e.Scenarios[3].Isolation.Scheduler = "bfq" }},
@@ -65,6 +65,12 @@ func TestResourcesRefuse(t *testing.T) {
 		{IO, `scheduler "cfq"`, func(e *Spec) { e.Scenarios[4].Isolation.Scheduler = "cfq" }},
 		{IO, "ioWeight 10001: want 1 to 10000", func(e *Spec) { e.Scenarios[5].Isolation.IOWeight = 10_001 }},
 		{IO, "memoryLow: only where the resource is memory", func(e *Spec) { e.Scenarios[5].Isolation.MemoryLow = 1 }},
+		{IO, "netTenant, netNeighbour: only where the resource is net, not io", func(e *Spec) { e.Scenarios[5].Isolation.NetTenant.Priority = 1 }},
+		{IO, "linkRate 1Mbit: resource net has one", func(e *Spec) { e.LinkRate = 1e6 }},
+		{Net, "linkRate 0bit: resource net has one", func(e *Spec) { e.LinkRate = 0 }},
+		{Net, `does not press on net: want send`, func(e *Spec) { e.Neighbour.Kernel = "spin" }},
+		{Net, "9 is not 1 (first) to 8", func(e *Spec) { e.Scenarios[5].Isolation.NetTenant.Priority = 9 }},
+		{Net, "the floors add up to", func(e *Spec) { e.Scenarios[5].Isolation.NetTenant.Floor.Percent = 90 }},
 	} {
 		e := isolationOf(t, tc.of)
 		tc.spoils(&e)
@@ -161,7 +167,7 @@ func TestResourcesNeedGroups(t *testing.T) {
 			t.Errorf("%+v: %v, want not supported", iso, err)
 		}
 	}
-	for _, r := range []Resource{Memory, IO} {
+	for _, r := range []Resource{Memory, IO, Net} {
 		e := isolationOf(t, r)
 		if _, err := Plan(e, Options{Unprivileged: true}); err == nil || !strings.Contains(err.Error(), "--unprivileged") {
 			t.Errorf("%s: %v, want that it needs control groups", r, err)

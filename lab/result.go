@@ -142,6 +142,8 @@ type Round struct {
 	// seconds: in each bin the lesser of both.
 	Waste float64   `json:"waste,omitempty"`
 	Host  HostUsage `json:"host"`
+	// LinkBytes went over the link that tenant and neighbour compete for, with their headers.
+	LinkBytes *float64 `json:"linkBytes,omitempty"`
 	// Probes were taken before the round; most rounds have none.
 	Probes []noise.ProbeReading `json:"probes,omitempty"`
 	// Undrained is how many requests the tenant had not answered 2 s after the round.
@@ -266,6 +268,8 @@ type Row struct {
 	Unit string  `json:"unit,omitempty"`
 	// HostBusy is the share (0-1) of the host's CPU time in use.
 	HostBusy float64 `json:"hostBusy"`
+	// LinkUse is the share (0-1) of the link's rate that was sent, where they compete for one.
+	LinkUse *float64 `json:"linkUse,omitempty"`
 	// TenantThrottled and NeighbourThrottled are throttled CPU seconds per second.
 	TenantThrottled    float64 `json:"tenantThrottled"`
 	NeighbourThrottled float64 `json:"neighbourThrottled"`

@@ -308,6 +308,7 @@ type snapshot struct {
 	servers      bool // that is what they are
 	neighbour    Usage
 	hasNeighbour bool
+	sent         *uint64 // bytes over the link, where there is one
 }
 
 func (p *processes) snapshot() (s snapshot, err error) {
@@ -321,6 +322,13 @@ func (p *processes) snapshot() (s snapshot, err error) {
 			return s, err
 		}
 		s.tenants = append(s.tenants, u)
+	}
+	if p.bed.link != nil {
+		sent, err := p.bed.link.sent(p.tenants[0].pid())
+		if err != nil {
+			return s, err
+		}
+		s.sent = &sent
 	}
 	if p.neighbour == nil {
 		return s, nil
@@ -384,6 +392,9 @@ func (s snapshot) since(before snapshot, round *Round, shared cpuset.Set) {
 		n := s.neighbour.minus(before.neighbour)
 		n.CPUSeconds, n.Work = max(0, n.CPUSeconds), max(0, n.Work) // as above
 		round.Neighbour = &n
+	}
+	if s.sent != nil {
+		round.LinkBytes = new(float64(*s.sent - *before.sent))
 	}
 	all := s.host.Total.Since(before.host.Total)
 	round.Host = HostUsage{CPUs: len(s.host.CPUs), Busy: all.Busy().Seconds(), SharedCPUs: shared.Len()}

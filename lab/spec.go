@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/lab/noise"
 )
 
@@ -16,8 +17,8 @@ import (
 type Spec struct {
 	Name   string `json:"name"` // "isolation"
 	Preset string `json:"preset,omitempty"`
-	// Resource is what tenant and neighbour compete for: "cpu" (the default), "memory" or
-	// "io". It decides which neighbours and which strategies make sense.
+	// Resource is what tenant and neighbour compete for: "cpu" (the default), "memory",
+	// "io" or "net". It decides which neighbours and which strategies make sense.
 	Resource Resource `json:"resource,omitempty"`
 	// Scenarios are run once per block each, in random order.
 	Scenarios []Scenario `json:"scenarios"`
@@ -47,6 +48,8 @@ type Spec struct {
 	Limits Limits `json:"slo,omitempty"`
 	// CPUs are those that tenant and neighbour share, as a list; "" lets the lab choose.
 	CPUs string `json:"cpus,omitempty"`
+	// LinkRate is what the link takes that they compete for with resource net.
+	LinkRate traffic.Rate `json:"linkRate,omitzero"`
 	// Awake keeps idle CPUs from sleeping, in all scenarios alike. Nil does so on a virtual
 	// machine, where it is permitted: a CPU that sleeps is the hypervisor's, and comes back late.
 	Awake *bool `json:"awake,omitempty"`
@@ -112,7 +115,7 @@ type Scenario struct {
 }
 
 // Isolation says what is done to the neighbour (for Split to the tenant as well, for MemoryLow
-// to the tenant). What is about memory or a disk goes with that resource only. Its zero
+// and NetTenant to the tenant). What is about memory, a disk or a link goes with that resource only. Its zero
 // value is a control group of its own, of the tenant's weight.
 type Isolation struct {
 	// Together has the neighbour in the tenant's control group: each thread is due the same.
@@ -137,6 +140,9 @@ type Isolation struct {
 	IOWeight  uint64 `json:"ioWeight,omitempty"`
 	// IOMax limits what the neighbour reads, in bytes per second.
 	IOMax int64 `json:"ioMax,omitempty"`
+	// NetTenant and NetNeighbour are network classes of the two: what each may send.
+	NetTenant    traffic.Share `json:"netTenant,omitzero"`
+	NetNeighbour traffic.Share `json:"netNeighbour,omitzero"`
 }
 
 // The scenarios that the analysis knows by name.
@@ -206,6 +212,8 @@ const (
 	window = 500 * time.Millisecond
 	// settleMemory is for the tenant's pages to come back from where they were driven to.
 	settleMemory = 500 * time.Millisecond
+	// settleNet is for what waits at the link to be sent as before, and TCP to find its pace.
+	settleNet = 300 * time.Millisecond
 
 	// look is where the most narrows the intervals that matter: eleven blocks that agree decide what a look drops, and the
 	// cut takes some (docs/measurements/statistics-designs.md).
@@ -227,8 +235,11 @@ func (e *Spec) Use(name string) error {
 	for _, p := range Presets() {
 		if p.Name == name {
 			e.Preset, e.Blocks, e.For, e.Settle, e.Window, e.Look = p.Name, p.Blocks, Duration(p.For), Duration(settle), Duration(window), look
-			if e.Resource == Memory {
+			switch e.Resource {
+			case Memory:
 				e.Settle = Duration(settleMemory)
+			case Net:
+				e.Settle = Duration(settleNet)
 			}
 			return nil
 		}
@@ -324,8 +335,11 @@ func (e Spec) Validate() error {
 	}
 	neighbour := e.Neighbour
 	neighbour.Threads = max(1, neighbour.Threads) // 0: chosen from the machine
-	if e.Resource == Memory || e.Resource == IO {
+	switch e.Resource {
+	case Memory, IO:
 		neighbour.File = "made for the run"
+	case Net:
+		neighbour.Address = "made for the run"
 	}
 	if err := neighbour.Validate(); err != nil {
 		return fmt.Errorf("experiment: %w", err)

@@ -78,7 +78,8 @@ type Testbed struct {
 	// neighbours are those started so far, by what no process of this backend can lose
 	// again, and by what they are.
 	neighbours map[string]*neighbour
-	disk       disk // nil until it is asked for
+	disk       disk  // nil until it is asked for
+	link       *link // nil where nobody competes for one
 	later      []func() error
 	outside    *outsider            // the tenant, if it runs already
 	procs      *processes           // nil while none live
@@ -356,7 +357,7 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 func (b *Testbed) open(m *machine.Machine) error {
 	b.opt.Groups = b.opt.Groups || orCPU(b.spec.Resource) != CPU
 	if b.opt.Groups && b.opt.Unprivileged {
-		return errors.New("experiment: memory and I/O are limited by control groups only: not with --unprivileged")
+		return errors.New("experiment: memory, I/O and network are limited by control groups only: not with --unprivileged")
 	}
 	b.supervisor = newSupervisor()
 	l2, l3 := cacheBytes(m, b.places.shared)

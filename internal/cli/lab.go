@@ -48,6 +48,7 @@ func labCommand() *cobra.Command {
   berth lab --preset standard --report lab.html    # longer, with a page to read
   berth lab --resource memory                      # page cache, as a backup job takes it
   berth lab --resource io                          # a slow disk that both read
+  berth lab --resource net                         # a link that the neighbour fills
   berth lab --tenant redis                         # a real server, started with a configuration of the lab's
   berth lab --tenant './api --port 9000' --probe http://127.0.0.1:9000/item/{1-100} --neighbour 'make -j8'
   berth lab --tenant postgres --exec 'psql -h 127.0.0.1 -p {port} -U berth -c "SELECT 1" postgres' --duration 5s
@@ -398,7 +399,7 @@ func presetNames() string {
 
 // neighbours are those that need nothing of their own.
 func neighbours() []noise.Kernel {
-	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File })
+	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.File || k.Link })
 }
 
 func kernelNames() string {

@@ -142,7 +142,7 @@ func TestLabCompareEvery(t *testing.T) {
 	t.Parallel()
 	const stored = "../../docs/measurements/results/"
 	for name, cell := range map[string]string{
-		"readme": "weighted", "memory": "memory-max", "io": "io-max", "quick": "idle", "pinning": "pinned", "cache": "", "routing": "", "limits": "", "neighbours": "scan-100", "colocate": "", "services": "",
+		"readme": "weighted", "memory": "memory-max", "io": "io-max", "net": "net-first", "quick": "idle", "pinning": "pinned", "cache": "", "routing": "", "limits": "", "neighbours": "scan-100", "colocate": "", "services": "",
 		"../../../internal/cli/testdata/lab/guard-v1": "",
 	} {
 		file := stored + name + ".json.gz"

@@ -66,6 +66,7 @@ func TestPublishedTables(t *testing.T) {
 	const docs = "../../docs/"
 	for result, at := range map[string]struct{ page, head string }{
 		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
+		"net.json.gz":        {"experiments/net.md", "scenario"},
 		"redis.json.gz":      {"experiments/your-program.md", "scenario"},
 		"neighbours.json.gz": {"experiments/neighbours.md", "neighbour"},
 		"limits.json.gz":     {"experiments/limits.md", "servers"}, "routing.json.gz": {"experiments/routing.md", "servers"},

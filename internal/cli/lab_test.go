@@ -295,6 +295,57 @@ func TestKilledLabLeavesNothing(t *testing.T) {
 	}
 }
 
+// The link of a run, and the network classes on it, go with the run, and it goes on with another.
+func TestLabLinkForReal(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			r := startLab(t, "--resource", "net", "--scenario", "net-first,unisolated")
+			var dir string
+			for deadline := time.Now().Add(2 * time.Minute); dir == ""; time.Sleep(50 * time.Millisecond) {
+				if files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile)); len(files) == 1 {
+					dir = filepath.Dir(files[0])
+				} else if time.Now().After(deadline) {
+					_, _ = r.cmd.Process.Kill(), r.cmd.Wait()
+					if strings.Contains(r.output.String(), "not supported") {
+						t.Skip(&r.output)
+					}
+					t.Fatalf("no round\n%s", &r.output)
+				}
+			}
+			if err := r.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = r.cmd.Wait()
+			if sig == syscall.SIGKILL {
+				if _, stderr, code := berth(t, "restore"); code != exitOK {
+					t.Errorf("restore: exit %d, %s", code, stderr)
+				}
+			}
+			expectNothingLeft(t, r.cmd.Process.Pid)
+			cmd := exec.Command(os.Args[0], "lab", "--resume", dir)
+			cmd.Env = append(os.Environ(), runsBerth+"=1")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			result, err := lab.ReadFile(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkRun(t, result)
+			for _, round := range result.Rounds {
+				full := round.Scenario == lab.Unisolated || round.Scenario == "net-first"
+				if use := 8 * *round.LinkBytes / round.Seconds / float64(result.Experiment.LinkRate); use > 1.1 || full != (use > 0.5) {
+					t.Errorf("%s: %.2f of the link are used", round.Scenario, use)
+				}
+			}
+			expectNothingLeft(t, cmd.Process.Pid)
+		})
+	}
+}
+
 // A run that was killed outright goes on from its folder, with the rounds that it had.
 func TestLabResumesForReal(t *testing.T) {
 	r := startLab(t, "--scenario", "idle")

@@ -149,16 +149,19 @@ func parseHTB(options []byte) (c Class, err error) {
 }
 
 // request has the kernel do something.
-func request(kind uint16, flags uint16, m message) error {
-	return talk(kind, flags|unix.NLM_F_ACK, m, func(message) {})
+func request(kind uint16, flags uint16, m message) error { return ask(kind, flags, m.bytes()) }
+
+// ask is request with a message of any type.
+func ask(kind, flags uint16, body []byte) error {
+	return talk(kind, flags|unix.NLM_F_ACK, body, func(message) {})
 }
 
 // dump has the kernel tell something.
 func dump(kind uint16, m message, each func(message)) error {
-	return talk(kind, unix.NLM_F_DUMP, m, each)
+	return talk(kind, unix.NLM_F_DUMP, m.bytes(), each)
 }
 
-func talk(kind, flags uint16, m message, each func(message)) error {
+func talk(kind, flags uint16, body []byte, each func(message)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("netlink socket: %w", err)
@@ -166,7 +169,6 @@ func talk(kind, flags uint16, m message, each func(message)) error {
 	defer unix.Close(fd)
 	// It says why it refuses, if it can.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
-	body := m.bytes()
 	b := make([]byte, 0, unix.SizeofNlMsghdr+len(body))
 	b = order.AppendUint32(b, uint32(unix.SizeofNlMsghdr+len(body)))
 	b = order.AppendUint16(b, kind)

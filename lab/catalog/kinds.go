@@ -38,6 +38,10 @@ func Kinds() []Kind {
 			Schema: lab.Schema, New: func() Experiment { return isolationOf(lab.IO) }, Verb: "berth lab --resource io",
 		},
 		{
+			Name: "net", Question: "what does a neighbour cost that fills the network link, and what do network classes buy?", Needs: "root, a network namespace and HTB; cgroup v2 for the classes",
+			Schema: lab.Schema, New: func() Experiment { return isolationOf(lab.Net) }, Verb: "berth lab --resource net",
+		},
+		{
 			Name: "neighbours", Question: "which neighbour hurts which service, and how much?",
 			Schema: neighbours.Schema, New: func() Experiment { return neighbours.New() },
 		},
@@ -159,7 +163,7 @@ func (x *Isolation) Judged() ([]report.Judged, error) {
 
 // kind is the name of the kind that its settings are of: several share the schema.
 func (x *Isolation) kind() string {
-	if r := x.Experiment.Resource; r == lab.Memory || r == lab.IO {
+	if r := x.Experiment.Resource; r != "" && r != lab.CPU {
 		return string(r)
 	}
 	return x.Experiment.Name

@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -24,8 +25,10 @@ type TenantConfig struct {
 	DiskEvery int    `json:"diskEvery,omitempty"`
 	// Procs bounds the CPUs the service uses at once (GOMAXPROCS), and how many tiles it
 	// renders at once; 0: all it may.
-	Procs int    `json:"procs,omitempty"`
-	Seed  uint64 `json:"seed"`
+	Procs int `json:"procs,omitempty"`
+	// Listen is the IP address at which the service listens, on a free port; "" is the loopback.
+	Listen string `json:"listen,omitempty"`
+	Seed   uint64 `json:"seed"`
 }
 
 // Bounds of a TenantConfig.
@@ -50,6 +53,9 @@ func (c TenantConfig) Validate() error {
 	check("diskEvery", int64(c.DiskEvery), maxUnits)
 	if c.Disk != "" && c.DiskEvery == 0 {
 		wrong = append(wrong, "diskEvery 0: want 1 or more with a disk")
+	}
+	if _, err := netip.ParseAddr(c.Listen); c.Listen != "" && err != nil {
+		wrong = append(wrong, fmt.Sprintf("listen %q: want an IP address", c.Listen))
 	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))

@@ -3,6 +3,7 @@ package load
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +20,7 @@ import (
 const stopWithin = 250 * time.Millisecond
 
 // ServeTenant is the process of the service. It reads a ServiceConfig (one line of JSON), listens
-// on a free port of the loopback, prints a Target (one line of JSON), and serves
+// on a free port, prints a Target (one line of JSON), and serves
 // until the input ends (the parent is gone) or ctx is done. Both are a normal
 // end, and requests under way have a moment to be answered.
 func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -39,7 +40,7 @@ func ServeTenant(ctx context.Context, in io.Reader, out io.Writer) error {
 	if config.File != "" {
 		debug.FreeOSMemory() // the copy that the file was made from
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(config.Listen, "127.0.0.1"), "0"))
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

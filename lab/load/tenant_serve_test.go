@@ -101,3 +101,19 @@ func TestServeCannotPrint(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// The service listens where it is told.
+func TestServeElsewhere(t *testing.T) {
+	t.Parallel()
+	ready, in, ended := startTenant(t, t.Context(), `{"units":1,"workingSetBytes":4096,"seed":1,"listen":"127.0.0.9"}`)
+	if !strings.HasPrefix(ready.Addr, "127.0.0.9:") {
+		t.Errorf("it listens at %s", ready.Addr)
+	}
+	in.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := (TenantConfig{Listen: "here"}).Validate(); err == nil || !strings.Contains(err.Error(), `listen "here": want an IP address`) {
+		t.Errorf("%v", err)
+	}
+}

@@ -93,8 +93,13 @@ func tenantNamed(name string) (Tenant, bool) {
 	return Tenants()[i], true
 }
 
+// kernels are those that need no network link.
+func kernels() []noise.Kernel {
+	return slices.DeleteFunc(noise.Kernels(), func(k noise.Kernel) bool { return k.Link })
+}
+
 func kernelNamed(name string) (noise.Kernel, bool) {
-	kernels := noise.Kernels()
+	kernels := kernels()
 	i := slices.IndexFunc(kernels, func(k noise.Kernel) bool { return k.Name == name })
 	if i < 0 {
 		return noise.Kernel{}, false
@@ -122,7 +127,7 @@ func Default() Spec {
 	for _, t := range Tenants() {
 		e.Tenants = append(e.Tenants, t.Name)
 	}
-	for _, k := range noise.Kernels() {
+	for _, k := range kernels() {
 		e.Kernels = append(e.Kernels, k.Name)
 	}
 	return e

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -151,6 +152,26 @@ func directFile(t *testing.T) string {
 	return name
 }
 
+// sink takes all that is sent to it.
+func sink(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(io.Discard, c); _ = c.Close() }()
+		}
+	}()
+	return l.Addr().String()
+}
+
 func TestChildWorksUntilStdinEnds(t *testing.T) {
 	t.Parallel()
 	for _, k := range Kernels() {
@@ -159,6 +180,9 @@ func TestChildWorksUntilStdinEnds(t *testing.T) {
 			cfg := small(k.Name, 2)
 			if k.File {
 				cfg.File = directFile(t)
+			}
+			if k.Link {
+				cfg.Address = sink(t)
 			}
 			n := startNeighbour(t, cfg)
 			if n.ready.Bytes != cfg.Bytes {

@@ -30,6 +30,8 @@ type Config struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// File is the device that kernel read reads, or the file of kernel cache.
 	File string `json:"file,omitempty"`
+	// Address is where kernel send sends to, by TCP: "10.0.0.2:7400".
+	Address string `json:"address,omitempty"`
 	// Command is a program and its arguments, of which Threads copies run, in place of a kernel
 	// of this room: Kernel is Program then, and whoever starts neighbours runs it.
 	Command []string `json:"command,omitempty"`
@@ -46,8 +48,9 @@ type Kernel struct {
 	// Unit is what its work is counted in.
 	Unit string
 	// Memory says whether it has a working set (Config.Bytes), File whether it needs
-	// a device or a file (Config.File).
-	Memory, File bool
+	// a device or a file (Config.File), Link whether it needs somebody to send to
+	// (Config.Address).
+	Memory, File, Link bool
 
 	// start makes the worker of one thread with a working set of so many bytes.
 	start func(c Config, bytes int64, seed uint64) (worker, error)
@@ -74,6 +77,7 @@ func Kernels() []Kernel {
 		{Name: "switch", Presses: "the scheduler and wake-up path: a byte to and fro between two threads through pipes", Unit: "round trips", start: newPingPong},
 		{Name: "read", Presses: "a disk: random reads past the page cache", Unit: "bytes", File: true, start: newReader},
 		{Name: "cache", Presses: "memory, by reclaim: a file read through the page cache, which is to keep all of it", Unit: "bytes", File: true, start: newCache},
+		{Name: "send", Presses: "a network link: a TCP connection that always has more to send", Unit: "bytes", Link: true, start: newSender},
 	}
 }
 
@@ -108,6 +112,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("l3Bytes %d: not within 0-%d", c.L3Bytes, int64(maxBytes))
 	case (c.File != "") != k.File:
 		return fmt.Errorf("file %q: kernel read needs a device and cache a file, and no other does", c.File)
+	case (c.Address != "") != k.Link:
+		return fmt.Errorf("address %q: kernel send needs one, and no other does", c.Address)
 	case c.Bytes != 0 && !k.Memory:
 		return fmt.Errorf("bytes %d: kernel %s has no working set", c.Bytes, k.Name)
 	case c.Bytes != 0 && (c.Bytes < minBytes || c.Bytes > maxBytes):

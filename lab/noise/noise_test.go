@@ -62,7 +62,11 @@ func TestKernels(t *testing.T) {
 		if err := cfg.Validate(); (err == nil) != k.File {
 			t.Errorf("%s with a device: %v, File is %t", k.Name, err, k.File)
 		}
-		cfg.File, cfg.Command = "", []string{"true"}
+		cfg.File, cfg.Address = "", "127.0.0.1:7400"
+		if err := cfg.Validate(); (err == nil) != k.Link {
+			t.Errorf("%s with an address: %v, Link is %t", k.Name, err, k.Link)
+		}
+		cfg.Address, cfg.Command = "", []string{"true"}
 		if err := cfg.Validate(); err == nil {
 			t.Errorf("%s with a command: no error", k.Name)
 		}

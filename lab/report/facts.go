@@ -31,6 +31,9 @@ func facts(s *Sheet, m *lab.Measured, a *lab.Analysis) {
 	s.host(&r.Header)
 	s.Fact("tenant", tenantLine(r))
 	s.Fact("neighbour", neighbourLine(r))
+	if rate := r.Experiment.LinkRate; rate > 0 {
+		s.Fact("link", fmt.Sprintf("%s, a veth of the lab's own with HTB; the tenant's answers and what the neighbour sends share it", rate))
+	}
 	s.Fact("rounds", roundsLine(r))
 	s.Fact("alone again", floorLine(a))
 	s.Fact("generator", Generator(m))

@@ -373,6 +373,21 @@ func costTable(a *lab.Analysis) *Table {
 		}
 		return digits3(row.NeighbourCPUs)
 	})
+	if slices.ContainsFunc(a.Rows, func(row lab.Row) bool { return row.LinkUse != nil }) {
+		t.Legend += " Sent: by the neighbour; link: what went over it, of its rate."
+		add("sent", "MB/s", false, func(row lab.Row) string {
+			if row.Unit == "" {
+				return absent
+			}
+			return digits3(row.Work / 1e6)
+		})
+		add("link", "%", false, func(row lab.Row) string {
+			if row.LinkUse == nil {
+				return absent
+			}
+			return percent(*row.LinkUse)
+		})
+	}
 	add("run delay", "ms/s", false, func(row lab.Row) string { return perSecond(row.TenantWait) })
 	add("throttled", "ms/s", false, func(row lab.Row) string { return perSecond(row.NeighbourThrottled + row.TenantThrottled) })
 	add("lag", "µs", false, func(row lab.Row) string { return whole(row.LagP99) })

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"berth.dev/berth/lab"
 )
 
 var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
@@ -118,5 +120,38 @@ func BenchmarkText(b *testing.B) {
 		if err := Text(&bytes.Buffer{}, Isolation(measured(b, r), a), Options{}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Where they compete for a link, what went over it is shown, and elsewhere nothing of it.
+func TestTextOfALink(t *testing.T) {
+	t.Parallel()
+	shown := func(change func(*lab.Result)) string {
+		r := fakeResult(t, 4)
+		change(r)
+		a, err := lab.Analyse(r)
+		var b bytes.Buffer
+		if err == nil {
+			err = Text(&b, Isolation(measured(t, r), a), Options{Width: 100})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	const column = `(?m)^scenario +CPU +sent +link `
+	text := shown(func(r *lab.Result) {
+		r.Experiment.Resource, r.Experiment.LinkRate = lab.Net, 200e6
+		for i := range r.Rounds {
+			r.Rounds[i].LinkBytes = new(0.25 * 25e6 * r.Rounds[i].Seconds)
+		}
+	})
+	for _, want := range []string{column, `(?m)^alone +\d+ +– +25 `, `(?m)^unisolated +\d+ +[0-9.]+ +25 `, `(?m)^link +200Mbit, a veth`} {
+		if !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if text := shown(func(*lab.Result) {}); regexp.MustCompile(column).MatchString(text) || strings.Contains(text, "veth") {
+		t.Errorf("without a link:\n%s", text)
 	}
 }
