@@ -25,7 +25,13 @@ const NetClass ClassKind = "net"
 const netGroup = "berth-net-"
 
 func isNetStep(s kernel.Step) bool {
-	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || s.Op == kernel.Mkdir && strings.HasPrefix(path.Base(s.Path), netGroup)
+	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || isNetGroup(s)
+}
+
+// isNetGroup reports whether a step makes such a group, as mark has it: workloads have any name,
+// and so have the groups that Berth makes for them.
+func isNetGroup(s kernel.Step) bool {
+	return s.Op == kernel.Mkdir && strings.HasPrefix(path.Base(s.Path), netGroup) && s.Back == path.Dir(s.Path)+"/cgroup.procs"
 }
 
 // netClasses are the disciplines of devices, and the marks of the workloads' groups.

@@ -154,6 +154,32 @@ func TestNetClasses(t *testing.T) {
 	}
 }
 
+// The groups of a workload whose name is that of a group for its packets are no such groups.
+func TestNetClassName(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"v2", "hybrid"} {
+		h, net := netHost(t, layout)
+		n := h.open()
+		w := h.place(n, netted(spec(netGroup+"x", place.LS, 100, 0), "first"))
+		h.place(n, netted(spec("y", place.LS, 100, 9000101), "first"))
+		for _, dir := range w.Dirs {
+			if _, err := fs.Stat(h.k.FS(), dir); err != nil {
+				t.Errorf("%s: %v", layout, err)
+			}
+		}
+		h.release(n, netGroup+"x")
+		h.release(n, "y")
+		if log := h.undoLog(n); log.Has(isNetStep) || len(h.marks(net)) > 0 {
+			t.Errorf("%s: the undo log still has steps, or groups marks %v", layout, h.marks(net))
+		}
+		for name := range h.tree() {
+			if strings.Contains(name, netGroup) {
+				t.Errorf("%s: released: /%s is left", layout, name)
+			}
+		}
+	}
+}
+
 // What others do to the disciplines is repaired, or left to them.
 func TestNetClassDrift(t *testing.T) {
 	t.Parallel()
