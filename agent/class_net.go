@@ -133,7 +133,7 @@ func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Pla
 // netLayout is what network classes come to on a host. With an error beside it, it is of the
 // devices that are as the configuration says.
 func netLayout(fsys fs.FS, c *traffic.Config) (*traffic.Layout, error) {
-	h, err := traffic.Read(fsys)
+	h, err := traffic.Read(fsys, c)
 	if err != nil {
 		return nil, err
 	}
@@ -329,25 +329,32 @@ func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
 
 // notes say what of a class is not in force, and what it costs.
 func (k *netClasses) notes(w *Workload) (notes []string) {
+	note := func(text string) {
+		notes = append(notes, fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), text))
+	}
+	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
+		note(text)
+	}
+	if _, err := k.groupOf(w); err != nil {
+		note(err.Error())
+	}
+	if pid, ok := k.apart(w); ok {
+		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
+	}
+	return notes
+}
+
+// layoutNotes are those of the devices, the same for all classes.
+func (k *netClasses) layoutNotes() (notes []string) {
 	layout, err := netLayout(k.n.root.FS(), k.n.opt.Classes.Net)
 	if layout == nil {
-		notes = append(notes, err.Error())
-	} else {
-		for _, e := range strictyaml.Errors(err) {
-			notes = append(notes, e.Err.Error())
-		}
-		for _, link := range layout.Links {
-			notes = append(notes, link.Notes...)
-		}
-		if _, err := k.groupOf(w); err != nil {
-			notes = append(notes, err.Error())
-		}
-		if pid, ok := k.apart(w); ok {
-			notes = append(notes, fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
-		}
+		return []string{err.Error()}
 	}
-	for i := range notes {
-		notes[i] = fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), notes[i])
+	for _, e := range strictyaml.Errors(err) {
+		notes = append(notes, e.Err.Error())
+	}
+	for _, link := range layout.Links {
+		notes = append(notes, link.Notes...)
 	}
 	return notes
 }
@@ -385,7 +392,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 	if r.config.Net == nil {
 		return s, nil
 	}
-	h, err := traffic.Read(r.fsys)
+	h, err := traffic.Read(r.fsys, r.config.Net)
 	if err != nil {
 		return s, err
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -176,6 +177,27 @@ func TestNetClassName(t *testing.T) {
 			if strings.Contains(name, netGroup) {
 				t.Errorf("%s: released: /%s is left", layout, name)
 			}
+		}
+	}
+}
+
+// For the notes of all workloads, the devices are read once.
+func TestNetNotesOnce(t *testing.T) {
+	t.Parallel()
+	h, net := netHost(t, "v2")
+	n := h.open()
+	for i, id := range []string{"a", "b", "c"} {
+		h.place(n, netted(spec(id, place.LS, 100, 9000100+i), []string{"first", "bulk", "first"}[i]))
+	}
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Handle: 0x80010000})
+	before := net.Reads
+	all, err := n.List(context.Background())
+	if err != nil || len(all) != 3 || net.Reads != before+1 {
+		t.Errorf("%d workloads, %v, read %d times", len(all), err, net.Reads-before)
+	}
+	for _, w := range all {
+		if want := fmt.Sprintf("network class %q: eth0 has a root", w.Spec.Classes[NetClass]); len(w.Notes) != 1 || !strings.HasPrefix(w.Notes[0], want) {
+			t.Errorf("notes %q, want %q", w.Notes, want)
 		}
 	}
 }

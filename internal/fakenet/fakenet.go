@@ -18,6 +18,8 @@ type Network struct {
 	marks   map[string]marked // by group
 	// Writes counts what was changed.
 	Writes int
+	// Reads counts the readings of all roots.
+	Reads int
 }
 
 type device struct {
@@ -112,10 +114,16 @@ func (n *Network) change(index int, do func(*device) error) error {
 	})
 }
 
-// Root implements traffic.Calls.
-func (n *Network) Root(index int) (q traffic.Qdisc, err error) {
-	err = n.at(index, func(d *device) error { q = d.now; return nil })
-	return q, err
+// Roots implements traffic.Calls.
+func (n *Network) Roots() (map[int]traffic.Qdisc, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Reads++
+	all := map[int]traffic.Qdisc{}
+	for _, d := range n.devices {
+		all[d.index] = d.now
+	}
+	return all, nil
 }
 
 // AddRoot implements traffic.Calls.

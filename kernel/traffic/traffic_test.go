@@ -58,7 +58,7 @@ func parse(t testing.TB, text string) (*traffic.Config, error) {
 
 func layout(t testing.TB, root *kernel.Root, c *traffic.Config) *traffic.Layout {
 	t.Helper()
-	h, err := traffic.Read(root.FS())
+	h, err := traffic.Read(root.FS(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +98,6 @@ func TestBadConfig(t *testing.T) {
 	root, net := played(t)
 	net.Plug("eth9")
 	net.Put("eth9", traffic.Qdisc{Kind: "fq_codel", Handle: 0x80010000})
-	h, err := traffic.Read(root.FS())
-	if err != nil {
-		t.Fatal(err)
-	}
 	for text, want := range map[string][]string{
 		"{}": {"devices: there are none", "classes: there are none"},
 		"{devices: {eth0: {rate: 0Mbit}}, classes: {a: {floor: 1Mb, ceiling: 0%}}}": {
@@ -125,6 +121,10 @@ func TestBadConfig(t *testing.T) {
 	} {
 		c, err := parse(t, text)
 		if err == nil {
+			h, readErr := traffic.Read(root.FS(), c)
+			if readErr != nil {
+				t.Fatal(readErr)
+			}
 			_, err = c.Layout(h)
 		}
 		for _, w := range want {
@@ -193,6 +193,26 @@ func TestApplied(t *testing.T) {
 	}
 }
 
+// However many devices and classes there are, the roots are read once.
+func TestReadOnce(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	for i := range 50 {
+		net.Plug(fmt.Sprint("veth", i))
+	}
+	c, err := parse(t, "{devices: {eth0: {}, dum0: {rate: 1Gbit}}, classes: {a: {priority: 1}, b: {priority: 2}}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.Apply(root, layout(t, root, c).Plan(), nil); err != nil {
+		t.Fatal(err)
+	}
+	before := net.Reads
+	if l := layout(t, root, c); len(l.Links) != 2 || len(l.Links[0].Device.Has) != 4 || net.Reads != before+1 {
+		t.Errorf("%d links with %v, read %d times", len(l.Links), l.Links[0].Device.Has, net.Reads-before)
+	}
+}
+
 // The files refuse what they do not stand for.
 func TestFiles(t *testing.T) {
 	t.Parallel()
@@ -228,7 +248,7 @@ func TestFiles(t *testing.T) {
 	if err := root.Mkdir("sys/net/eth1/htb"); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
 	}
-	if _, err := traffic.Read(fstest.MapFS{}); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := traffic.Read(fstest.MapFS{}, nil); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a tree of files: %v", err)
 	}
 }
