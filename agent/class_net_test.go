@@ -236,6 +236,11 @@ func TestNetClassDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole("changed")
+	// The kernel takes a ceiling below the rate.
+	if err := net.SetClass(index["eth0"], 2, traffic.Class{Rate: 2000, Ceil: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	whole("changed to what Berth would not write")
 	if err := h.k.WriteFile("sys/fs/cgroup/unified/cgroup.procs", "9000100"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -238,7 +239,7 @@ func (f *files) Write(of, text string) error {
 		return syscall.EACCES
 	}
 	c, err := parseClass(text)
-	if err != nil {
+	if err = cmp.Or(err, c.check()); err != nil {
 		return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
 	index, err := f.own(n)

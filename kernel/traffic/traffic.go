@@ -47,16 +47,25 @@ const none = "none" // the text of a class that is not there
 
 func (c Class) String() string { return fmt.Sprintf("rate %d ceil %d prio %d", c.Rate, c.Ceil, c.Prio) }
 
-// parseClass reads what String writes, and none, the zero Class.
+// parseClass reads what String writes, and none, the zero Class. What somebody else has written
+// need not be what Berth would write (check).
 func parseClass(text string) (c Class, err error) {
 	if strings.TrimSpace(text) == none {
 		return c, nil
 	}
 	n, err := fmt.Sscanf(strings.TrimSpace(text), "rate %d ceil %d prio %d", &c.Rate, &c.Ceil, &c.Prio)
-	if err != nil || n != 3 || c.String() != strings.TrimSpace(text) || c.Rate == 0 || c.Ceil < c.Rate || c.Prio > 7 {
+	if err != nil || n != 3 || c.String() != strings.TrimSpace(text) || c.Rate == 0 {
 		return Class{}, fmt.Errorf("%q is no class: rate BYTES ceil BYTES prio 0 to 7, or none", text)
 	}
 	return c, nil
+}
+
+// check returns what is wrong with a class that is to be written.
+func (c Class) check() error {
+	if c.Ceil < c.Rate || c.Prio > 7 {
+		return fmt.Errorf("%q: its ceil is below its rate, or its prio not from 0 to 7", c)
+	}
+	return nil
 }
 
 // mark is the text of the file of a control group whose packets are of a class.
