@@ -194,7 +194,8 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		}
 	}
 	// The same group in v2: systemd keeps both alike.
-	if same := path.Join(g.top, w.Spec.Group); w.Spec.Group != "" {
+	if w.Spec.Group != "" {
+		same := path.Join(g.top, k.base(), w.Spec.Group)
 		if _, err := fs.Stat(k.n.root.FS(), same); err == nil {
 			g.dir = same
 			return g, nil
@@ -211,6 +212,15 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		}
 	}
 	return g, nil
+}
+
+// base is where the groups of workloads are named from, below the top of the hierarchy: an
+// Enforcer that tells no top is root's, and begins there.
+func (k *netClasses) base() string {
+	if k.n.site.Top == "" {
+		return ""
+	}
+	return strings.TrimPrefix(k.n.site.Dirs[0], k.n.site.Top)
 }
 
 // unified is where cgroup v2 is mounted, "" if it is not.

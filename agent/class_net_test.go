@@ -202,6 +202,33 @@ func TestNetNotesOnce(t *testing.T) {
 	}
 }
 
+// A workload's group is named from the base on, in v2, too: there is another one of its name at
+// the top.
+func TestNetClassBelowBase(t *testing.T) {
+	t.Parallel()
+	h, _ := netHost(t, "hybrid")
+	n := h.open()
+	const unified = "sys/fs/cgroup/unified"
+	for _, dir := range []string{"/web", "/a", "/a/web"} {
+		if err := h.k.Mkdir(unified + dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top := n.site.Top
+	for base, want := range map[string]string{"": unified + "/web", "/a": unified + "/a/web", "/b": unified + "/" + netGroup + "x"} {
+		n.site.Dirs = []string{top + base}
+		w := &Workload{Spec: Spec{Request: place.Request{ID: "x"}, Group: "web"}, Dirs: []string{top + base + "/web"}}
+		if g, err := (&netClasses{n}).groupOf(w); err != nil || g.dir != want {
+			t.Errorf("base %q: %s, %v, want %s", base, g.dir, err, want)
+		}
+	}
+	n.site.Dirs, n.site.Top = []string{top}, ""
+	w := &Workload{Spec: Spec{Request: place.Request{ID: "x"}, Group: "web"}, Dirs: []string{top + "/web"}}
+	if g, err := (&netClasses{n}).groupOf(w); err != nil || g.dir != unified+"/web" {
+		t.Errorf("no top is told: %s, %v", g.dir, err)
+	}
+}
+
 // What others do to the disciplines is repaired, or left to them.
 func TestNetClassDrift(t *testing.T) {
 	t.Parallel()
