@@ -207,7 +207,8 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		return g, err
 	}
 	for _, pid := range pids {
-		if in, ok := k.inUnified(pid); ok && in != "/" && path.Join(g.top, in) != g.dir {
+		// One of Berth's is that of a workload around this one, whose processes begin there.
+		if in, ok := k.inUnified(pid); ok && in != "/" && !strings.HasPrefix(in, "/"+netGroup) {
 			return lacks("boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)", "its process %d is in the v2 group %s, by which another program keeps track of it", pid, in)
 		}
 	}

@@ -229,6 +229,31 @@ func TestNetClassBelowBase(t *testing.T) {
 	}
 }
 
+// A workload whose process began in another workload gets its class.
+func TestNetClassNested(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, net := netHost(t, "hybrid")
+	n := h.open()
+	h.place(n, netted(spec("outer", place.LS, 100, 9000100), "first"))
+	const outer, inner = "sys/fs/cgroup/unified/berth-net-outer", "sys/fs/cgroup/unified/berth-net-inner"
+	if err := h.k.WriteFile(outer+"/cgroup.procs", "9000101"); err != nil {
+		t.Fatal(err)
+	}
+	if w := h.place(n, netted(spec("inner", place.LS, 100, 9000101), "bulk")); len(w.Notes) > 0 {
+		t.Errorf("notes %q", w.Notes)
+	}
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if o, i := h.file(outer+"/cgroup.procs"), h.file(inner+"/cgroup.procs"); o != "9000100" || i != "9000101" {
+		t.Errorf("processes %q in outer, %q in inner", o, i)
+	}
+	if marks := h.marks(net); len(marks) != 2 || marks[outer] == marks[inner] {
+		t.Errorf("marks %v", marks)
+	}
+}
+
 // What others do to the disciplines is repaired, or left to them.
 func TestNetClassDrift(t *testing.T) {
 	t.Parallel()
