@@ -295,13 +295,19 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	k := &Link{Device: d, Rate: rate, Classes: map[uint16]Class{}}
 	link := rate.bytes()
 	k.Classes[linkMinor] = Class{Rate: link, Ceil: link}
-	var sum uint64
+	var sum, floors uint64 // of all classes, and of those that have a floor
+	count := func(s Share, of Class) {
+		if sum += of.Rate; !s.Floor.none() {
+			floors += of.Rate
+		}
+	}
 	for _, class := range slices.Sorted(maps.Keys(l.ids)) {
 		of, err := c.Classes[class].on(link)
 		if err != nil {
 			return nil, &strictyaml.Error{Field: "classes." + class, Err: fmt.Errorf("on %s: %w", name, err)}
 		}
-		k.Classes[l.ids[class]], sum = of, sum+of.Rate
+		k.Classes[l.ids[class]] = of
+		count(c.Classes[class], of)
 	}
 	others, err := c.Others.on(link)
 	if err != nil {
@@ -310,9 +316,9 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	if c.Others.Floor.none() && sum < link {
 		others.Rate = min(max(link-sum, noFloor), others.Ceil)
 	}
-	k.Classes[othersMinor], sum = others, sum+others.Rate
-	if sum > link {
-		return fail("the floors add up to %s, more than the %s of %s: lower some", rateOf(sum), rate, name)
+	k.Classes[othersMinor] = others
+	if count(c.Others, others); floors > link {
+		return fail("the floors add up to %s, more than the %s of %s: lower some", rateOf(floors), rate, name)
 	}
 	if d.Queues > 1 {
 		k.Notes = append(k.Notes, fmt.Sprintf("%s sends through %d queues, and HTB through one lock: many CPUs that send at the same time wait for each other", name, d.Queues))

@@ -92,6 +92,25 @@ echo rate 11875000 ceil 118750000 prio 7 > /sys/net/eth0/htb/db3d  # network cla
 	}
 }
 
+// Floors may take the whole link: what has none is given the least that HTB knows.
+func TestWholeLink(t *testing.T) {
+	t.Parallel()
+	root, _ := played(t)
+	for text, want := range map[string]traffic.Class{
+		"{devices: {eth0: {rate: 80Mbit}}, classes: {a: {floor: 60%}, b: {floor: 40%}, c: {priority: 1}}}":         {Rate: 1000, Ceil: 10e6, Prio: 3},
+		"{devices: {eth0: {rate: 80Mbit}}, classes: {a: {floor: 60%}, c: {priority: 1}}, others: {floor: 32Mbit}}": {Rate: 4e6, Ceil: 10e6, Prio: 3},
+	} {
+		c, err := parse(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := layout(t, root, c)
+		if got := l.Links[0].Find(l, traffic.Others); got != want {
+			t.Errorf("%s: others have %v, want %v", text, got, want)
+		}
+	}
+}
+
 // All that is wrong is told at once, each with its field.
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
