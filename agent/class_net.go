@@ -349,6 +349,11 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	if _, err := k.groupOf(w); err != nil {
 		note(err.Error())
 	}
+	// The kernel tells a socket by the group in which it was made (sock_cgroup_data), and one that
+	// it accepts by that of the listening one.
+	if w.Spec.Descendants && w.Spec.Group == "" {
+		note("its processes were adopted: connections and listening sockets that they had by then stay without the class; start it with 'berth run' for all to have it")
+	}
 	if pid, ok := k.apart(w); ok {
 		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
 	}

@@ -254,6 +254,25 @@ func TestNetClassNested(t *testing.T) {
 	}
 }
 
+// What sockets of adopted processes do without is told.
+func TestNetClassAdopted(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"v2", "hybrid"} {
+		h, _ := netHost(t, layout)
+		n := h.open()
+		adopted := netted(spec("api", place.LS, 100, 9000100), "first")
+		adopted.Descendants = true
+		h.place(n, adopted)
+		h.place(n, netted(spec("web", place.LS, 100, 9000101), "first"))
+		for id, told := range map[string]bool{"api": true, "web": false} {
+			w, err := n.Get(context.Background(), id)
+			if has := slices.ContainsFunc(w.Notes, func(text string) bool { return strings.Contains(text, "its processes were adopted") }); err != nil || has != told {
+				t.Errorf("%s, %s: notes %q, %v", layout, id, w.Notes, err)
+			}
+		}
+	}
+}
+
 // What others do to the disciplines is repaired, or left to them.
 func TestNetClassDrift(t *testing.T) {
 	t.Parallel()
