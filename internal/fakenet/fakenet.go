@@ -63,6 +63,14 @@ func (n *Network) Unplug(name string) {
 	delete(n.devices, name)
 }
 
+// Rename gives a device another name.
+func (n *Network) Rename(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.devices[to] = n.devices[from]
+	delete(n.devices, from)
+}
+
 // Put has another program change the root of a device; the zero Qdisc removes what is there.
 func (n *Network) Put(name string, q traffic.Qdisc) {
 	n.mu.Lock()

@@ -163,6 +163,24 @@ func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
 	return uint64(index), n.file == "" || n.file == htbDir, err
 }
 
+// Renamed implements kernel.OverlayRenames: a device keeps its index under another name.
+func (f *files) Renamed(of string, inode uint64) string {
+	n, _ := parse(of)
+	devices, err := f.calls.Devices()
+	if err != nil || n.file != htbDir {
+		return ""
+	}
+	for device, index := range devices {
+		if uint64(index) != inode {
+			continue
+		}
+		if _, err := f.own(name{device, n.file}); err == nil {
+			return path.Join(dir, device, n.file)
+		}
+	}
+	return ""
+}
+
 // Read implements kernel.Overlay.
 func (f *files) Read(of string) (string, error) {
 	if IsMark(of) {

@@ -295,6 +295,36 @@ func TestDeviceMadeAnew(t *testing.T) {
 	}
 }
 
+// A device that has another name by now gets its discipline back all the same, also where another
+// one has the name that it had.
+func TestDeviceRenamed(t *testing.T) {
+	t.Parallel()
+	for _, another := range []bool{false, true} {
+		root, net := played(t)
+		log, err := kernel.CreateUndoLog(root, t.TempDir()+"/log", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := parse(t, "{devices: {eth0: {}}, classes: {a: {priority: 1}}}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kernel.Apply(root, layout(t, root, c).Plan(), log); err != nil {
+			t.Fatal(err)
+		}
+		net.Rename("eth0", "lan0")
+		if another {
+			net.Rename("eth1", "eth0")
+		}
+		if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+			t.Error(err)
+		}
+		if q, _ := net.Of("lan0"); q.Kind != "pfifo_fast" || log.Has(func(kernel.Step) bool { return true }) {
+			t.Errorf("lan0 has %v, the log %v", q, log.Notes())
+		}
+	}
+}
+
 func FuzzRate(f *testing.F) {
 	for _, text := range []string{"100Mbit", "2.5Gbit", "10%", "8kbit", "123.456789Mbit", "123456789bit", "NaN%", "1e3Mbit"} {
 		f.Add(text)
