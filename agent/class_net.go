@@ -25,7 +25,13 @@ const NetClass ClassKind = "net"
 const netGroup = "berth-net-"
 
 func isNetStep(s kernel.Step) bool {
-	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || s.Op == kernel.Mkdir && strings.HasPrefix(path.Base(s.Path), netGroup)
+	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || isNetGroup(s)
+}
+
+// isNetGroup reports whether a step makes such a group, as mark has it: workloads have any name,
+// and so have the groups that Berth makes for them.
+func isNetGroup(s kernel.Step) bool {
+	return s.Op == kernel.Mkdir && strings.HasPrefix(path.Base(s.Path), netGroup) && s.Back == path.Dir(s.Path)+"/cgroup.procs"
 }
 
 // netClasses are the disciplines of devices, and the marks of the workloads' groups.
@@ -127,7 +133,7 @@ func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Pla
 // netLayout is what network classes come to on a host. With an error beside it, it is of the
 // devices that are as the configuration says.
 func netLayout(fsys fs.FS, c *traffic.Config) (*traffic.Layout, error) {
-	h, err := traffic.Read(fsys)
+	h, err := traffic.Read(fsys, c)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +194,8 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		}
 	}
 	// The same group in v2: systemd keeps both alike.
-	if same := path.Join(g.top, w.Spec.Group); w.Spec.Group != "" {
+	if w.Spec.Group != "" {
+		same := path.Join(g.top, k.base(), w.Spec.Group)
 		if _, err := fs.Stat(k.n.root.FS(), same); err == nil {
 			g.dir = same
 			return g, nil
@@ -200,11 +207,21 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		return g, err
 	}
 	for _, pid := range pids {
-		if in, ok := k.inUnified(pid); ok && in != "/" && path.Join(g.top, in) != g.dir {
+		// One of Berth's is that of a workload around this one, whose processes begin there.
+		if in, ok := k.inUnified(pid); ok && in != "/" && !strings.HasPrefix(in, "/"+netGroup) {
 			return lacks("boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)", "its process %d is in the v2 group %s, by which another program keeps track of it", pid, in)
 		}
 	}
 	return g, nil
+}
+
+// base is where the groups of workloads are named from, below the top of the hierarchy: an
+// Enforcer that tells no top is root's, and begins there.
+func (k *netClasses) base() string {
+	if k.n.site.Top == "" {
+		return ""
+	}
+	return strings.TrimPrefix(k.n.site.Dirs[0], k.n.site.Top)
 }
 
 // unified is where cgroup v2 is mounted, "" if it is not.
@@ -323,25 +340,37 @@ func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
 
 // notes say what of a class is not in force, and what it costs.
 func (k *netClasses) notes(w *Workload) (notes []string) {
+	note := func(text string) {
+		notes = append(notes, fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), text))
+	}
+	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
+		note(text)
+	}
+	if _, err := k.groupOf(w); err != nil {
+		note(err.Error())
+	}
+	// The kernel tells a socket by the group in which it was made (sock_cgroup_data), and one that
+	// it accepts by that of the listening one.
+	if w.Spec.Descendants && w.Spec.Group == "" {
+		note("its processes were adopted: connections and listening sockets that they had by then stay without the class; start it with 'berth run' for all to have it")
+	}
+	if pid, ok := k.apart(w); ok {
+		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
+	}
+	return notes
+}
+
+// layoutNotes are those of the devices, the same for all classes.
+func (k *netClasses) layoutNotes() (notes []string) {
 	layout, err := netLayout(k.n.root.FS(), k.n.opt.Classes.Net)
 	if layout == nil {
-		notes = append(notes, err.Error())
-	} else {
-		for _, e := range strictyaml.Errors(err) {
-			notes = append(notes, e.Err.Error())
-		}
-		for _, link := range layout.Links {
-			notes = append(notes, link.Notes...)
-		}
-		if _, err := k.groupOf(w); err != nil {
-			notes = append(notes, err.Error())
-		}
-		if pid, ok := k.apart(w); ok {
-			notes = append(notes, fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
-		}
+		return []string{err.Error()}
 	}
-	for i := range notes {
-		notes[i] = fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), notes[i])
+	for _, e := range strictyaml.Errors(err) {
+		notes = append(notes, e.Err.Error())
+	}
+	for _, link := range layout.Links {
+		notes = append(notes, link.Notes...)
 	}
 	return notes
 }
@@ -379,7 +408,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 	if r.config.Net == nil {
 		return s, nil
 	}
-	h, err := traffic.Read(r.fsys)
+	h, err := traffic.Read(r.fsys, r.config.Net)
 	if err != nil {
 		return s, err
 	}

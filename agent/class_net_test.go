@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -154,6 +155,124 @@ func TestNetClasses(t *testing.T) {
 	}
 }
 
+// The groups of a workload whose name is that of a group for its packets are no such groups.
+func TestNetClassName(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"v2", "hybrid"} {
+		h, net := netHost(t, layout)
+		n := h.open()
+		w := h.place(n, netted(spec(netGroup+"x", place.LS, 100, 0), "first"))
+		h.place(n, netted(spec("y", place.LS, 100, 9000101), "first"))
+		for _, dir := range w.Dirs {
+			if _, err := fs.Stat(h.k.FS(), dir); err != nil {
+				t.Errorf("%s: %v", layout, err)
+			}
+		}
+		h.release(n, netGroup+"x")
+		h.release(n, "y")
+		if log := h.undoLog(n); log.Has(isNetStep) || len(h.marks(net)) > 0 {
+			t.Errorf("%s: the undo log still has steps, or groups marks %v", layout, h.marks(net))
+		}
+		for name := range h.tree() {
+			if strings.Contains(name, netGroup) {
+				t.Errorf("%s: released: /%s is left", layout, name)
+			}
+		}
+	}
+}
+
+// For the notes of all workloads, the devices are read once.
+func TestNetNotesOnce(t *testing.T) {
+	t.Parallel()
+	h, net := netHost(t, "v2")
+	n := h.open()
+	for i, id := range []string{"a", "b", "c"} {
+		h.place(n, netted(spec(id, place.LS, 100, 9000100+i), []string{"first", "bulk", "first"}[i]))
+	}
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Handle: 0x80010000})
+	before := net.Reads
+	all, err := n.List(context.Background())
+	if err != nil || len(all) != 3 || net.Reads != before+1 {
+		t.Errorf("%d workloads, %v, read %d times", len(all), err, net.Reads-before)
+	}
+	for _, w := range all {
+		if want := fmt.Sprintf("network class %q: eth0 has a root", w.Spec.Classes[NetClass]); len(w.Notes) != 1 || !strings.HasPrefix(w.Notes[0], want) {
+			t.Errorf("notes %q, want %q", w.Notes, want)
+		}
+	}
+}
+
+// A workload's group is named from the base on, in v2, too: there is another one of its name at
+// the top.
+func TestNetClassBelowBase(t *testing.T) {
+	t.Parallel()
+	h, _ := netHost(t, "hybrid")
+	n := h.open()
+	const unified = "sys/fs/cgroup/unified"
+	for _, dir := range []string{"/web", "/a", "/a/web"} {
+		if err := h.k.Mkdir(unified + dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top := n.site.Top
+	for base, want := range map[string]string{"": unified + "/web", "/a": unified + "/a/web", "/b": unified + "/" + netGroup + "x"} {
+		n.site.Dirs = []string{top + base}
+		w := &Workload{Spec: Spec{Request: place.Request{ID: "x"}, Group: "web"}, Dirs: []string{top + base + "/web"}}
+		if g, err := (&netClasses{n}).groupOf(w); err != nil || g.dir != want {
+			t.Errorf("base %q: %s, %v, want %s", base, g.dir, err, want)
+		}
+	}
+	n.site.Dirs, n.site.Top = []string{top}, ""
+	w := &Workload{Spec: Spec{Request: place.Request{ID: "x"}, Group: "web"}, Dirs: []string{top + "/web"}}
+	if g, err := (&netClasses{n}).groupOf(w); err != nil || g.dir != unified+"/web" {
+		t.Errorf("no top is told: %s, %v", g.dir, err)
+	}
+}
+
+// A workload whose process began in another workload gets its class.
+func TestNetClassNested(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, net := netHost(t, "hybrid")
+	n := h.open()
+	h.place(n, netted(spec("outer", place.LS, 100, 9000100), "first"))
+	const outer, inner = "sys/fs/cgroup/unified/berth-net-outer", "sys/fs/cgroup/unified/berth-net-inner"
+	if err := h.k.WriteFile(outer+"/cgroup.procs", "9000101"); err != nil {
+		t.Fatal(err)
+	}
+	if w := h.place(n, netted(spec("inner", place.LS, 100, 9000101), "bulk")); len(w.Notes) > 0 {
+		t.Errorf("notes %q", w.Notes)
+	}
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if o, i := h.file(outer+"/cgroup.procs"), h.file(inner+"/cgroup.procs"); o != "9000100" || i != "9000101" {
+		t.Errorf("processes %q in outer, %q in inner", o, i)
+	}
+	if marks := h.marks(net); len(marks) != 2 || marks[outer] == marks[inner] {
+		t.Errorf("marks %v", marks)
+	}
+}
+
+// What sockets of adopted processes do without is told.
+func TestNetClassAdopted(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"v2", "hybrid"} {
+		h, _ := netHost(t, layout)
+		n := h.open()
+		adopted := netted(spec("api", place.LS, 100, 9000100), "first")
+		adopted.Descendants = true
+		h.place(n, adopted)
+		h.place(n, netted(spec("web", place.LS, 100, 9000101), "first"))
+		for id, told := range map[string]bool{"api": true, "web": false} {
+			w, err := n.Get(context.Background(), id)
+			if has := slices.ContainsFunc(w.Notes, func(text string) bool { return strings.Contains(text, "its processes were adopted") }); err != nil || has != told {
+				t.Errorf("%s, %s: notes %q, %v", layout, id, w.Notes, err)
+			}
+		}
+	}
+}
+
 // What others do to the disciplines is repaired, or left to them.
 func TestNetClassDrift(t *testing.T) {
 	t.Parallel()
@@ -188,6 +307,11 @@ func TestNetClassDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole("changed")
+	// The kernel takes a ceiling below the rate.
+	if err := net.SetClass(index["eth0"], 2, traffic.Class{Rate: 2000, Ceil: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	whole("changed to what Berth would not write")
 	if err := h.k.WriteFile("sys/fs/cgroup/unified/cgroup.procs", "9000100"); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +348,7 @@ func TestNetClassRefused(t *testing.T) {
 	}{
 		"unknown class":  {"v2", "bulc", func(*host, *fakenet.Network) {}, `did you mean "bulk"`},
 		"unknown device": {"v2", "bulk", func(_ *host, net *fakenet.Network) { net.Unplug("eth0") }, `there is no network device "eth0"; did you mean "eth1"`},
-		"no room":        {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.opt.Classes.Net.Devices["eth0"] = traffic.LinkConfig{Rate: 32e6} }, "add up to 33.208Mbit, more than the 32Mbit of eth0"},
+		"no room":        {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.opt.Classes.Net.Devices["eth0"] = traffic.LinkConfig{Rate: 32e6} }, "add up to 33.2Mbit, more than the 32Mbit of eth0"},
 		"played tree":    {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.net = nil }, "network classes: not supported: this is not the live host"},
 		"v1":             {"v1", "bulk", func(*host, *fakenet.Network) {}, "cgroup v2 is not mounted"},
 		"tracked": {"hybrid", "bulk", func(h *host, _ *fakenet.Network) {

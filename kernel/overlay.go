@@ -28,6 +28,25 @@ type OverlayDirs interface {
 	Rmdir(name string) error
 }
 
+// OverlayRenames is an Overlay of what others may rename.
+type OverlayRenames interface {
+	// Renamed returns the name that a directory of an inode has instead of an earlier one; "" if
+	// it is not there.
+	Renamed(name string, inode uint64) string
+}
+
+// renamed asks the overlays of a tree.
+func renamed(fsys fs.FS, name string, inode uint64) string {
+	l, ok := fsys.(laidFS)
+	if !ok {
+		return ""
+	}
+	if o, ok := l.overlay.(OverlayRenames); ok && l.overlay.Has(name) {
+		return o.Renamed(name, inode)
+	}
+	return renamed(l.FS, name, inode)
+}
+
 // Lay returns a root that has the files of an overlay beside its own.
 func (r *Root) Lay(o Overlay) *Root {
 	over := *r

@@ -105,7 +105,7 @@ func (r *Root) revertAll(entries []*entry, log *UndoLog) ([]reverted, error) {
 		if !stays(v.outcome) || v.refused {
 			continue
 		}
-		if _, err := r.inode(v.Path); gone(err) {
+		if _, _, err := r.locate(v.entry); gone(err) {
 			v.outcome, v.err = Gone, nil
 			errs = append(errs, log.undone(v.entry))
 		}
@@ -133,7 +133,7 @@ func (r *Root) undoAll(entries []*entry, log *UndoLog) (left []*entry, err error
 // revert undoes one entry. The error is nil with Restored, Untouched and Gone,
 // a ChangedError with Changed, and says why with the others.
 func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
-	inode, err := r.inode(e.Path)
+	e, inode, err := r.locate(e)
 	switch {
 	case err != nil && gone(err):
 		return Gone, nil
@@ -162,6 +162,21 @@ func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 		}
 	}
 	return Failed, r.undoError(e, err)
+}
+
+// locate returns an entry with the path that it has now, and its inode: a directory of an overlay
+// may have another name by now.
+func (r *Root) locate(e *entry) (*entry, uint64, error) {
+	inode, err := r.inode(e.Path)
+	if e.Op != Mkdir || e.Inode == 0 || err == nil && inode == e.Inode || err != nil && !gone(err) {
+		return e, inode, err
+	}
+	if name := renamed(r.FS(), e.Path, e.Inode); name != "" {
+		moved := *e
+		moved.Path = name
+		return &moved, e.Inode, nil
+	}
+	return e, inode, err
 }
 
 func (r *Root) undoError(e *entry, err error) error {

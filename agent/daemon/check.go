@@ -255,7 +255,7 @@ func (h *hostCheck) network(root *kernel.Root, c *traffic.Config) {
 	if c == nil {
 		return
 	}
-	host, err := traffic.Read(traffic.Over(root).FS())
+	host, err := traffic.Read(traffic.Over(root).FS(), c)
 	if err != nil {
 		h.fail("classes.net", err)
 		return

@@ -18,6 +18,8 @@ type Network struct {
 	marks   map[string]marked // by group
 	// Writes counts what was changed.
 	Writes int
+	// Reads counts the readings of all roots.
+	Reads int
 }
 
 type device struct {
@@ -59,6 +61,14 @@ func (n *Network) Unplug(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.devices, name)
+}
+
+// Rename gives a device another name.
+func (n *Network) Rename(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.devices[to] = n.devices[from]
+	delete(n.devices, from)
 }
 
 // Put has another program change the root of a device; the zero Qdisc removes what is there.
@@ -112,10 +122,16 @@ func (n *Network) change(index int, do func(*device) error) error {
 	})
 }
 
-// Root implements traffic.Calls.
-func (n *Network) Root(index int) (q traffic.Qdisc, err error) {
-	err = n.at(index, func(d *device) error { q = d.now; return nil })
-	return q, err
+// Roots implements traffic.Calls.
+func (n *Network) Roots() (map[int]traffic.Qdisc, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Reads++
+	all := map[int]traffic.Qdisc{}
+	for _, d := range n.devices {
+		all[d.index] = d.now
+	}
+	return all, nil
 }
 
 // AddRoot implements traffic.Calls.

@@ -29,13 +29,14 @@ func (systemCalls) Devices() (map[string]int, error) {
 	return devices, err
 }
 
-func (systemCalls) Root(index int) (root Qdisc, err error) {
-	err = dump(unix.RTM_GETQDISC, message{index: index}, func(m message) {
-		if m.index == index && m.parent == handleRoot {
-			root = Qdisc{m.kind, m.handle}
+func (systemCalls) Roots() (map[int]Qdisc, error) {
+	roots := map[int]Qdisc{}
+	err := dump(unix.RTM_GETQDISC, message{}, func(m message) {
+		if m.parent == handleRoot {
+			roots[m.index] = Qdisc{m.kind, m.handle}
 		}
 	})
-	return root, err
+	return roots, err
 }
 
 func (systemCalls) AddRoot(index int) error {

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +18,7 @@ import (
 // The files under Over.
 const (
 	dir      = "sys/net"
+	allFile  = ":all" // no device has such a name
 	rootFile = "root"
 	htbDir   = "htb"
 	markFile = "berth.net_class"
@@ -36,8 +38,8 @@ func IsMark(name string) bool { return path.Base(name) == markFile }
 // Calls are what the files stand for. A device is known by its index.
 type Calls interface {
 	Devices() (map[string]int, error) // by name
-	Root(index int) (Qdisc, error)
-	AddRoot(index int) error // Berth's discipline, with no class
+	Roots() (map[int]Qdisc, error)    // by index; the zero Qdisc if there is none
+	AddRoot(index int) error          // Berth's discipline, with no class
 	RemoveRoot(index int) error
 	Classes(index int) (map[uint16]Class, error)
 	SetClass(index int, minor uint16, c Class) error
@@ -49,6 +51,7 @@ type Calls interface {
 
 // Over returns a root that has, beside the kernel's own files:
 //
+//	sys/net/:all                      what the files below tell, of all devices, in one reading
 //	sys/net/DEVICE/root               "pfifo_fast 0:", the root discipline; only to read
 //	sys/net/DEVICE/htb                the directory that stands for Berth's: making it adds HTB
 //	                                  at the root, removing it brings back the kernel's default
@@ -112,13 +115,19 @@ func (f *files) index(n name) (int, error) {
 	return index, err
 }
 
+// root is the discipline of a device.
+func (f *files) root(index int) (Qdisc, error) {
+	roots, err := f.calls.Roots()
+	return roots[index], err
+}
+
 // own is the index of a device that has Berth's discipline.
 func (f *files) own(n name) (int, error) {
 	index, err := f.index(n)
 	if err != nil {
 		return 0, err
 	}
-	q, err := f.calls.Root(index)
+	q, err := f.root(index)
 	if err == nil && !q.ours() {
 		err = fs.ErrNotExist
 	}
@@ -140,8 +149,8 @@ func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
 		return inode, false, nil
 	}
 	n, _ := parse(of)
-	if n.device == "" {
-		return 0, true, nil
+	if n.device == "" || n.device == allFile {
+		return 0, n.device == "", nil
 	}
 	find := f.index
 	_, isClass := n.minor()
@@ -152,6 +161,24 @@ func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
 	}
 	index, err := find(n)
 	return uint64(index), n.file == "" || n.file == htbDir, err
+}
+
+// Renamed implements kernel.OverlayRenames: a device keeps its index under another name.
+func (f *files) Renamed(of string, inode uint64) string {
+	n, _ := parse(of)
+	devices, err := f.calls.Devices()
+	if err != nil || n.file != htbDir {
+		return ""
+	}
+	for device, index := range devices {
+		if uint64(index) != inode {
+			continue
+		}
+		if _, err := f.own(name{device, n.file}); err == nil {
+			return path.Join(dir, device, n.file)
+		}
+	}
+	return ""
 }
 
 // Read implements kernel.Overlay.
@@ -166,12 +193,14 @@ func (f *files) Read(of string) (string, error) {
 	n, _ := parse(of)
 	minor, isClass := n.minor()
 	switch {
+	case n.device == allFile:
+		return f.all()
 	case n.file == rootFile:
 		index, err := f.index(n)
 		if err != nil {
 			return "", err
 		}
-		q, err := f.calls.Root(index)
+		q, err := f.root(index)
 		return q.String(), err
 	case isClass:
 		index, err := f.own(n)
@@ -185,6 +214,32 @@ func (f *files) Read(of string) (string, error) {
 		return none, err
 	}
 	return "", fs.ErrNotExist
+}
+
+// all is the text of allFile.
+func (f *files) all() (string, error) {
+	devices, err := f.calls.Devices()
+	if err != nil {
+		return "", err
+	}
+	roots, err := f.calls.Roots()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(devices)) {
+		index := devices[name]
+		d := Device{Name: name, Root: roots[index].String()}
+		if roots[index].ours() {
+			if d.Has, err = f.calls.Classes(index); errors.Is(err, syscall.ENODEV) {
+				continue // it was just removed
+			} else if err != nil {
+				return "", fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		b.WriteString(d.text())
+	}
+	return b.String(), nil
 }
 
 // Write implements kernel.Overlay.
@@ -202,7 +257,7 @@ func (f *files) Write(of, text string) error {
 		return syscall.EACCES
 	}
 	c, err := parseClass(text)
-	if err != nil {
+	if err = cmp.Or(err, c.check()); err != nil {
 		return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
 	index, err := f.own(n)
@@ -254,7 +309,7 @@ func (f *files) Mkdir(of string) error {
 	if err != nil {
 		return err
 	}
-	q, err := f.calls.Root(index)
+	q, err := f.root(index)
 	switch {
 	case err != nil:
 		return err
@@ -279,7 +334,7 @@ func (f *files) Rmdir(of string) error {
 	if err := f.calls.RemoveRoot(index); err != nil {
 		return err
 	}
-	q, err := f.calls.Root(index)
+	q, err := f.root(index)
 	if err == nil && q.Handle != 0 {
 		err = errors.New("its root is not the kernel's default, but " + q.String())
 	}

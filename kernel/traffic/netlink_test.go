@@ -30,7 +30,7 @@ func TestClassOptions(t *testing.T) {
 func TestBadClassTexts(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "rate 0 ceil 0 prio 0", "rate 9 ceil 8 prio 0", "rate 8 ceil 9 prio 8", "rate 8 ceil 9 prio 0 x", "rate +8 ceil 9 prio 0", "rate 8 ceil 9", "nothing"} {
-		if c, err := parseClass(text); err == nil {
+		if c, err := parseClass(text); err == nil && c.check() == nil {
 			t.Errorf("%q is %v", text, c)
 		}
 	}

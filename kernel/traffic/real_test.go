@@ -341,7 +341,7 @@ func testReal(t *testing.T) {
 	if err := (systemCalls{}).AddRoot(veth0.Index); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
 	}
-	if h, err := Read(b.root.FS()); err != nil {
+	if h, err := Read(b.root.FS(), c); err != nil {
 		t.Error(err)
 	} else if _, err := c.Layout(h); err == nil || !strings.Contains(err.Error(), `"pfifo 1:", which is not replaced`) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
@@ -350,7 +350,7 @@ func testReal(t *testing.T) {
 
 func (b *bed) layout(c *Config) *Layout {
 	b.Helper()
-	h, err := Read(b.root.FS())
+	h, err := Read(b.root.FS(), c)
 	if err != nil {
 		b.Fatal(err)
 	}

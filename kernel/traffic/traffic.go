@@ -47,16 +47,25 @@ const none = "none" // the text of a class that is not there
 
 func (c Class) String() string { return fmt.Sprintf("rate %d ceil %d prio %d", c.Rate, c.Ceil, c.Prio) }
 
-// parseClass reads what String writes, and none, the zero Class.
+// parseClass reads what String writes, and none, the zero Class. What somebody else has written
+// need not be what Berth would write (check).
 func parseClass(text string) (c Class, err error) {
 	if strings.TrimSpace(text) == none {
 		return c, nil
 	}
 	n, err := fmt.Sscanf(strings.TrimSpace(text), "rate %d ceil %d prio %d", &c.Rate, &c.Ceil, &c.Prio)
-	if err != nil || n != 3 || c.String() != strings.TrimSpace(text) || c.Rate == 0 || c.Ceil < c.Rate || c.Prio > 7 {
+	if err != nil || n != 3 || c.String() != strings.TrimSpace(text) || c.Rate == 0 {
 		return Class{}, fmt.Errorf("%q is no class: rate BYTES ceil BYTES prio 0 to 7, or none", text)
 	}
 	return c, nil
+}
+
+// check returns what is wrong with a class that is to be written.
+func (c Class) check() error {
+	if c.Ceil < c.Rate || c.Prio > 7 {
+		return fmt.Errorf("%q: its ceil is below its rate, or its prio not from 0 to 7", c)
+	}
+	return nil
 }
 
 // mark is the text of the file of a control group whose packets are of a class.
@@ -96,6 +105,8 @@ type Device struct {
 	Root string           // its root discipline, as in "pfifo_fast 0:"
 	Ours bool             // that is Berth's
 	Has  map[uint16]Class // its classes then, by minor
+
+	// The rest is known of devices that the configuration names.
 	// Speed is what the device says that the link has, in bits per second; 0 if it says nothing.
 	Speed    Rate
 	Queues   int // for sending
@@ -106,59 +117,69 @@ type Device struct {
 // Host has the network devices of a host.
 type Host struct{ Devices map[string]*Device }
 
-// Read reads the devices. Over a tree that is not the live host it is a
-// *kernel.NotSupportedError.
-func Read(fsys fs.FS) (*Host, error) {
-	entries, err := fs.ReadDir(fsys, dir)
+// Read reads the devices, and of those that a configuration names what their hardware says. Over
+// a tree that is not the live host it is a *kernel.NotSupportedError.
+func Read(fsys fs.FS, c *Config) (*Host, error) {
+	text, err := fs.ReadFile(fsys, path.Join(dir, allFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &kernel.NotSupportedError{Feature: "network classes", Reason: "this is not the live host", Remedy: "open /"}
 	}
-	h := &Host{Devices: map[string]*Device{}}
-	for _, e := range entries {
-		d, readErr := readDevice(fsys, e.Name())
-		if errors.Is(readErr, fs.ErrNotExist) {
-			continue // it was just removed
-		}
-		if err = errors.Join(err, readErr); readErr == nil {
-			h.Devices[e.Name()] = d
-		}
+	h := &Host{}
+	if err == nil {
+		h.Devices, err = parseDevices(string(text))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read network devices: %w", err)
 	}
+	for name := range c.Links() {
+		if d := h.Devices[name]; d != nil {
+			d.readHardware(fsys)
+		}
+	}
 	return h, nil
 }
 
-func readDevice(fsys fs.FS, name string) (*Device, error) {
-	d := &Device{Name: name, Has: map[uint16]Class{}}
-	text, err := fs.ReadFile(fsys, path.Join(dir, name, rootFile))
-	if err != nil {
-		return nil, err
+// text is the device's part of allFile: a line, and one for each class.
+func (d *Device) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s\n", d.Name, d.Root)
+	for _, minor := range slices.Sorted(maps.Keys(d.Has)) {
+		fmt.Fprintf(&b, "\t%04x %s\n", minor, d.Has[minor])
 	}
-	d.Root = strings.TrimSpace(string(text))
-	d.Ours = d.Root == Qdisc{"htb", major << 16}.String()
-	if d.Ours {
-		classes, err := fs.ReadDir(fsys, d.dir())
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range classes {
-			minor, err := strconv.ParseUint(e.Name(), 16, 16)
-			if err != nil {
-				return nil, err
+	return b.String()
+}
+
+// parseDevices reads allFile.
+func parseDevices(text string) (map[string]*Device, error) {
+	all := map[string]*Device{}
+	var d *Device
+	for line := range strings.Lines(text) {
+		first, rest, _ := strings.Cut(strings.TrimRight(line, "\n"), " ")
+		hex, isClass := strings.CutPrefix(first, "\t")
+		switch {
+		case line == "\n":
+		case !isClass:
+			d = &Device{Name: first, Root: rest, Ours: rest == Qdisc{"htb", major << 16}.String(), Has: map[uint16]Class{}}
+			all[first] = d
+		case d == nil:
+			return nil, fmt.Errorf("%q is a class of no device", line)
+		default:
+			minor, err := strconv.ParseUint(hex, 16, 16)
+			if err == nil {
+				d.Has[uint16(minor)], err = parseClass(rest)
 			}
-			text, err := fs.ReadFile(fsys, d.file(uint16(minor)))
 			if err != nil {
-				return nil, err
-			}
-			if d.Has[uint16(minor)], err = parseClass(string(text)); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("class %q of %s: %w", hex, d.Name, err)
 			}
 		}
 	}
-	// Documentation/ABI/testing/sysfs-class-net: speed is in Mbit/s, -1 or an error if it is
-	// not known; type is one of ARPHRD_*, 772 is loopback.
-	sys := "sys/class/net/" + name
+	return all, nil
+}
+
+// readHardware reads what sysfs tells (Documentation/ABI/testing/sysfs-class-net): speed is in
+// Mbit/s, -1 or an error if it is not known; type is one of ARPHRD_*, 772 is loopback.
+func (d *Device) readHardware(fsys fs.FS) {
+	sys := "sys/class/net/" + d.Name
 	number := func(file string) int {
 		text, _ := fs.ReadFile(fsys, path.Join(sys, file))
 		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -166,11 +187,10 @@ func readDevice(fsys fs.FS, name string) (*Device, error) {
 	}
 	d.Speed = Rate(max(number("speed"), 0)) * 1e6
 	d.Loopback = number("type") == 772
-	_, err = fs.Stat(fsys, sys+"/device")
+	_, err := fs.Stat(fsys, sys+"/device")
 	d.Virtual = err != nil
 	queues, _ := fs.Glob(fsys, sys+"/queues/tx-*")
 	d.Queues = len(queues)
-	return d, nil
 }
 
 func (d *Device) dir() string              { return path.Join(dir, d.Name, htbDir) }
@@ -275,13 +295,19 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	k := &Link{Device: d, Rate: rate, Classes: map[uint16]Class{}}
 	link := rate.bytes()
 	k.Classes[linkMinor] = Class{Rate: link, Ceil: link}
-	var sum uint64
+	var sum, floors uint64 // of all classes, and of those that have a floor
+	count := func(s Share, of Class) {
+		if sum += of.Rate; !s.Floor.none() {
+			floors += of.Rate
+		}
+	}
 	for _, class := range slices.Sorted(maps.Keys(l.ids)) {
 		of, err := c.Classes[class].on(link)
 		if err != nil {
 			return nil, &strictyaml.Error{Field: "classes." + class, Err: fmt.Errorf("on %s: %w", name, err)}
 		}
-		k.Classes[l.ids[class]], sum = of, sum+of.Rate
+		k.Classes[l.ids[class]] = of
+		count(c.Classes[class], of)
 	}
 	others, err := c.Others.on(link)
 	if err != nil {
@@ -290,9 +316,9 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	if c.Others.Floor.none() && sum < link {
 		others.Rate = min(max(link-sum, noFloor), others.Ceil)
 	}
-	k.Classes[othersMinor], sum = others, sum+others.Rate
-	if sum > link {
-		return fail("the floors add up to %s, more than the %s of %s: lower some", rateOf(sum), rate, name)
+	k.Classes[othersMinor] = others
+	if count(c.Others, others); floors > link {
+		return fail("the floors add up to %s, more than the %s of %s: lower some", rateOf(floors), rate, name)
 	}
 	if d.Queues > 1 {
 		k.Notes = append(k.Notes, fmt.Sprintf("%s sends through %d queues, and HTB through one lock: many CPUs that send at the same time wait for each other", name, d.Queues))

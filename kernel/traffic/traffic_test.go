@@ -58,7 +58,7 @@ func parse(t testing.TB, text string) (*traffic.Config, error) {
 
 func layout(t testing.TB, root *kernel.Root, c *traffic.Config) *traffic.Layout {
 	t.Helper()
-	h, err := traffic.Read(root.FS())
+	h, err := traffic.Read(root.FS(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,16 +92,31 @@ echo rate 11875000 ceil 118750000 prio 7 > /sys/net/eth0/htb/db3d  # network cla
 	}
 }
 
+// Floors may take the whole link: what has none is given the least that HTB knows.
+func TestWholeLink(t *testing.T) {
+	t.Parallel()
+	root, _ := played(t)
+	for text, want := range map[string]traffic.Class{
+		"{devices: {eth0: {rate: 80Mbit}}, classes: {a: {floor: 60%}, b: {floor: 40%}, c: {priority: 1}}}":         {Rate: 1000, Ceil: 10e6, Prio: 3},
+		"{devices: {eth0: {rate: 80Mbit}}, classes: {a: {floor: 60%}, c: {priority: 1}}, others: {floor: 32Mbit}}": {Rate: 4e6, Ceil: 10e6, Prio: 3},
+	} {
+		c, err := parse(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := layout(t, root, c)
+		if got := l.Links[0].Find(l, traffic.Others); got != want {
+			t.Errorf("%s: others have %v, want %v", text, got, want)
+		}
+	}
+}
+
 // All that is wrong is told at once, each with its field.
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	root, net := played(t)
 	net.Plug("eth9")
 	net.Put("eth9", traffic.Qdisc{Kind: "fq_codel", Handle: 0x80010000})
-	h, err := traffic.Read(root.FS())
-	if err != nil {
-		t.Fatal(err)
-	}
 	for text, want := range map[string][]string{
 		"{}": {"devices: there are none", "classes: there are none"},
 		"{devices: {eth0: {rate: 0Mbit}}, classes: {a: {floor: 1Mb, ceiling: 0%}}}": {
@@ -125,6 +140,10 @@ func TestBadConfig(t *testing.T) {
 	} {
 		c, err := parse(t, text)
 		if err == nil {
+			h, readErr := traffic.Read(root.FS(), c)
+			if readErr != nil {
+				t.Fatal(readErr)
+			}
 			_, err = c.Layout(h)
 		}
 		for _, w := range want {
@@ -193,6 +212,26 @@ func TestApplied(t *testing.T) {
 	}
 }
 
+// However many devices and classes there are, the roots are read once.
+func TestReadOnce(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	for i := range 50 {
+		net.Plug(fmt.Sprint("veth", i))
+	}
+	c, err := parse(t, "{devices: {eth0: {}, dum0: {rate: 1Gbit}}, classes: {a: {priority: 1}, b: {priority: 2}}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.Apply(root, layout(t, root, c).Plan(), nil); err != nil {
+		t.Fatal(err)
+	}
+	before := net.Reads
+	if l := layout(t, root, c); len(l.Links) != 2 || len(l.Links[0].Device.Has) != 4 || net.Reads != before+1 {
+		t.Errorf("%d links with %v, read %d times", len(l.Links), l.Links[0].Device.Has, net.Reads-before)
+	}
+}
+
 // The files refuse what they do not stand for.
 func TestFiles(t *testing.T) {
 	t.Parallel()
@@ -228,7 +267,7 @@ func TestFiles(t *testing.T) {
 	if err := root.Mkdir("sys/net/eth1/htb"); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
 	}
-	if _, err := traffic.Read(fstest.MapFS{}); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := traffic.Read(fstest.MapFS{}, nil); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a tree of files: %v", err)
 	}
 }
@@ -253,6 +292,36 @@ func TestDeviceMadeAnew(t *testing.T) {
 	}
 	if q, _ := net.Of("eth0"); q != theirs {
 		t.Errorf("undone: %v", q)
+	}
+}
+
+// A device that has another name by now gets its discipline back all the same, also where another
+// one has the name that it had.
+func TestDeviceRenamed(t *testing.T) {
+	t.Parallel()
+	for _, another := range []bool{false, true} {
+		root, net := played(t)
+		log, err := kernel.CreateUndoLog(root, t.TempDir()+"/log", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := parse(t, "{devices: {eth0: {}}, classes: {a: {priority: 1}}}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kernel.Apply(root, layout(t, root, c).Plan(), log); err != nil {
+			t.Fatal(err)
+		}
+		net.Rename("eth0", "lan0")
+		if another {
+			net.Rename("eth1", "eth0")
+		}
+		if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+			t.Error(err)
+		}
+		if q, _ := net.Of("lan0"); q.Kind != "pfifo_fast" || log.Has(func(kernel.Step) bool { return true }) {
+			t.Errorf("lan0 has %v, the log %v", q, log.Notes())
+		}
 	}
 }
 
