@@ -418,6 +418,56 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestRoom has a group of another namespace send by links of its own, as anybody may, and a
+// link of the host go: neither takes room.
+func TestRoom(t *testing.T) {
+	w := newWorld(t)
+	here, there := w.group(t, "here"), w.group(t, "there")
+	traffic := w.traffic(t)
+	w.start(t, "", "serve 10.250.0.2:4000", true)
+	w.start(t, here, "send 10.250.0.2:4000", false)
+	run(t, fmt.Sprintf("nsenter -t %d -n ip addr add 10.251.0.1/24 dev bn1", w.inside))
+	w.start(t, there, "serve 10.251.0.1:4000", true)
+	run(t, "ip addr add 10.251.0.2/24 dev bn0")
+	w.start(t, "", "send 10.251.0.1:4000", false)
+	of := watch.Subject{Scope: watch.Group, Name: there}
+	before, ok := value(t, traffic, of, watch.NetSent)
+	if !ok {
+		t.Fatal("nothing is told of a group of another namespace")
+	}
+	counted := func() (links map[string][]int) {
+		links = map[string][]int{}
+		all, err := traffic.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range all {
+			name, err := traffic.names.Of(k.Group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name = strings.TrimPrefix(name, "/")
+			links[name] = append(links[name], int(k.Link))
+		}
+		return links
+	}
+	if got := counted(); len(got[there+"/below"]) > 0 || !slices.Equal(got[here+"/below"], []int{w.ours}) {
+		t.Errorf("read, and there is no room of %v", got)
+	}
+	w.start(t, "", "send 10.251.0.1:4000", false)
+	if now, ok := value(t, traffic, of, watch.NetSent); !ok || now <= before || now > 3*before {
+		t.Errorf("%v bytes sent, %v before", now, before)
+	}
+	run(t, "ip link del bn0")
+	ours := watch.Subject{Scope: watch.Group, Name: here, Part: link(w.ours)}
+	if v, ok := value(t, traffic, ours, watch.NetSent); ok {
+		t.Errorf("%v bytes by a link that is gone", v)
+	}
+	if got := counted(); len(got[here+"/below"]) > 0 {
+		t.Errorf("a link is gone, and there is no room of %v", got)
+	}
+}
+
 // TestKilled has the kernel remove what a reader attached that is killed.
 func TestKilled(t *testing.T) {
 	w := newWorld(t)
