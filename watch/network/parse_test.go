@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -274,6 +275,39 @@ func TestLinks(t *testing.T) {
 	}
 	if _, err := OpenLinks(filepath.Join(dir, "none"), false); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Error(err)
+	}
+}
+
+// TestUnreadable has a namespace that cannot be entered: what stands for it is no namespace.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	file := filepath.Join(proc, "2", namespaceFile)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(file, &stat); err != nil {
+		t.Fatal(err)
+	}
+	const own = "net:[7]"
+	other := fmt.Sprintf("net:[%d]", stat.Ino)
+	read := func(namespaces map[string]string) (bool, error) {
+		tcp := &TCP{config: TCPConfig{Group: "web", Proc: proc}, ids: []uint64{1}, own: own, namespaces: namespaces, seen: map[string]map[uint64]segments{}}
+		any, err := tcp.read(func(connection) {})
+		if errors.Is(err, kernel.ErrNotSupported) && tcp.namespaces[other] == "" {
+			t.Skip(err)
+		}
+		return any, err
+	}
+	if any, err := read(map[string]string{own: "1"}); !any || err != nil {
+		t.Fatalf("the namespace of this process: %v, %v", any, err)
+	}
+	if any, err := read(map[string]string{own: "1", other: "2"}); !any || err != nil {
+		t.Errorf("beside one that cannot be read: %v, %v", any, err)
+	}
+	if any, err := read(map[string]string{other: "2"}); any || err == nil {
+		t.Errorf("one that cannot be read: %v, %v", any, err)
 	}
 }
 

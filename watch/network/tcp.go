@@ -133,8 +133,10 @@ func (t *TCP) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 }
 
 // read calls each with the connections that sent something since the reading before, and
-// what they sent; any is false where no namespace could be looked at.
+// what they sent; any is false where no namespace could be looked at. That one cannot be is an
+// error only if none can: a helper with a namespace of its own takes nothing from the others.
 func (t *TCP) read(each func(connection)) (any bool, err error) {
+	var errs []error
 	for ns, pid := range t.namespaces {
 		before, known := t.seen[ns]
 		seen := map[uint64]segments{}
@@ -157,12 +159,12 @@ func (t *TCP) read(each func(connection)) (any bool, err error) {
 				}
 			})
 		})
-		if errors.Is(err, errLeft) {
-			delete(t.seen, ns)
-			continue
-		}
 		if err != nil {
-			return any, fmt.Errorf("connections of %s: %w", t.config.Group, err)
+			delete(t.seen, ns)
+			if !errors.Is(err, errLeft) {
+				errs = append(errs, fmt.Errorf("connections of %s: %w", t.config.Group, err))
+			}
+			continue
 		}
 		any, t.seen[ns] = true, seen
 	}
@@ -171,7 +173,10 @@ func (t *TCP) read(each func(connection)) (any bool, err error) {
 			delete(t.seen, ns)
 		}
 	}
-	return any, nil
+	if any {
+		return true, nil
+	}
+	return false, errors.Join(errs...)
 }
 
 // errLeft says that a process is no longer in a namespace.
