@@ -113,15 +113,24 @@ func TestParseQueue(t *testing.T) {
 	const root = 0xffffffff
 	rate := attribute(nil, tbfParameters, words(0, 0, 1000, 0))
 	fast := attribute(slices.Clone(rate), tbfRate64, binary.NativeEndian.AppendUint64(nil, 5e9))
+	parms := make([]byte, 44) // struct tc_htb_opt
+	binary.NativeEndian.PutUint32(parms[ceilAt:], 2000)
+	class := attribute(nil, htbParameters, parms)
 	for name, c := range map[string]struct {
 		message []byte
 		want    queue
 		ok      bool
 	}{
-		"token bucket": {queued(root, "tbf", rate, words(2, 3000, 5, 0)), queue{3000, 5, 1000}, true},
-		"a fast one":   {queued(root, "tbf", fast, words(2, 3000, 5, 0)), queue{3000, 5, 5e9}, true},
-		"others":       {queued(root, "htb", rate, words(2, 3000, 5, 0)), queue{3000, 5, 0}, true},
-		"short":        {queued(root, "tbf", rate[:8], words(2)), queue{}, true},
+		"token bucket": {queued(root, "tbf", rate, words(2, 3000, 5, 0)), queue{"tbf", 3000, 5, 1000}, true},
+		"a fast one":   {queued(root, "tbf", fast, words(2, 3000, 5, 0)), queue{"tbf", 3000, 5, 5e9}, true},
+		"others":       {queued(root, "fq", rate, words(2, 3000, 5, 0)), queue{"fq", 3000, 5, 0}, true},
+		"class":        {queued(root, "htb", class, nil), queue{"htb", 0, 0, 2000}, true},
+		"fast class": {
+			queued(root, "htb", attribute(slices.Clone(class), htbCeil64, binary.NativeEndian.AppendUint64(nil, 5e9)), nil),
+			queue{"htb", 0, 0, 5e9}, true,
+		},
+		"inner class": {queued(0x10001, "htb", class, nil), queue{}, false},
+		"short":        {queued(root, "tbf", rate[:8], words(2)), queue{kind: "tbf"}, true},
 		"below a root": {queued(0x10000, "tbf", rate, words(2, 3000, 5, 0)), queue{}, false},
 		"cut off":      {queued(root, "tbf", rate, nil)[:sizeofTcmsg-1], queue{}, false},
 	} {

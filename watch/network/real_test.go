@@ -418,6 +418,29 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestCeiling has HTB shape a link.
+func TestCeiling(t *testing.T) {
+	w := newWorld(t)
+	run(t, "tc qdisc add dev bn0 root handle 6be7: htb default 2")
+	run(t, "tc class add dev bn0 parent 6be7: classid 6be7:1 htb rate 80mbit ceil 80mbit")
+	run(t, "tc class add dev bn0 parent 6be7:1 classid 6be7:2 htb rate 8mbit ceil 40mbit")
+	dir := t.TempDir() // sysfs may be that of another namespace
+	for file, text := range map[string]string{"ifindex": strconv.Itoa(w.ours), "speed": "1000"} {
+		at := filepath.Join(dir, "bn0", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	links, err := OpenLinks(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer links.Close()
+	if rate, _ := value(t, links, watch.Subject{Part: link(w.ours)}, watch.LinkRate); rate != 10e6 {
+		t.Errorf("the link lets pass %v bytes per second", rate)
+	}
+}
+
 // TestRoom has a group of another namespace send by links of its own, as anybody may, and a
 // link of the host go: neither takes room.
 func TestRoom(t *testing.T) {
