@@ -24,6 +24,7 @@ type traffic struct {
 	counting   *network.Traffic // nil while it is not
 	until      watch.Time       // from when on it is not, without a busy link
 	sent, lost map[watch.Subject]float64
+	queued     map[watch.Subject]bool
 	at         watch.Time
 	samples    []watch.Sample
 }
@@ -75,11 +76,11 @@ func (t *traffic) disarm() error {
 // Read appends what is counted, from the time on at which counting began.
 func (t *traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	if !t.always {
-		busy, err := t.busy(now)
-		if err != nil {
+		var err error
+		if t.samples, err = t.links.Read(now, t.samples[:0]); err != nil {
 			return to, err
 		}
-		if busy {
+		if t.busy(now, t.samples) {
 			t.until = now + linger
 		}
 	}
@@ -95,14 +96,13 @@ func (t *traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 	return t.counting.Read(now, to)
 }
 
-// busy says whether a link has sent half of what it can since the last reading, has
-// something waiting, or has dropped something.
-func (t *traffic) busy(now watch.Time) (yes bool, err error) {
-	if t.samples, err = t.links.Read(now, t.samples[:0]); err != nil {
-		return false, err
-	}
+// busy says, by samples of links, whether one has sent half of what it can since the last reading, has
+// something waiting, as it had then, or has dropped something. At one instant something waits
+// on an idle link, too.
+func (t *traffic) busy(now watch.Time, samples []watch.Sample) (yes bool) {
 	sent, lost, rate := map[watch.Subject]float64{}, map[watch.Subject]float64{}, map[watch.Subject]float64{}
-	for _, s := range t.samples {
+	queued := map[watch.Subject]bool{}
+	for _, s := range samples {
 		switch s.Quantity {
 		case watch.NetSent:
 			sent[s.Subject] = s.Value
@@ -111,7 +111,8 @@ func (t *traffic) busy(now watch.Time) (yes bool, err error) {
 		case watch.LinkRate:
 			rate[s.Subject] = s.Value
 		case watch.LinkQueued:
-			yes = yes || s.Value > 0
+			queued[s.Subject] = s.Value > 0
+			yes = yes || s.Value > 0 && t.queued[s.Subject]
 		}
 	}
 	since := (now - t.at).Seconds()
@@ -121,6 +122,6 @@ func (t *traffic) busy(now watch.Time) (yes bool, err error) {
 	for link, before := range t.lost {
 		yes = yes || lost[link] > before
 	}
-	t.sent, t.lost, t.at = sent, lost, now
-	return yes, nil
+	t.sent, t.lost, t.queued, t.at = sent, lost, queued, now
+	return yes
 }

@@ -43,9 +43,26 @@ func TestBusy(t *testing.T) {
 	} {
 		write("statistics/tx_bytes", step.sent)
 		write("statistics/tx_dropped", step.dropped)
-		got, err := reading.busy(watch.Time(i+1) * watch.Second)
-		if err != nil || got != step.want {
+		now := watch.Time(i+1) * watch.Second
+		samples, err := links.Read(now, nil)
+		if got := reading.busy(now, samples); err != nil || got != step.want {
 			t.Errorf("step %d: %v, %v, want %v", i, got, err, step.want)
+		}
+	}
+}
+
+// TestBusyQueue has something wait in the queues of links, at one reading and at the next one.
+func TestBusyQueue(t *testing.T) {
+	t.Parallel()
+	reading := &traffic{}
+	for i, step := range []struct {
+		link  int
+		bytes float64
+		want  bool
+	}{{2, 1500, false}, {2, 0, false}, {2, 1500, false}, {3, 1500, false}, {3, 90, true}, {3, 0, false}} {
+		sample := watch.Sample{Subject: watch.Subject{Part: watch.Part{Kind: watch.Link, ID: step.link}}, Quantity: watch.LinkQueued, Value: step.bytes}
+		if got := reading.busy(watch.Time(i+1)*watch.Second, []watch.Sample{sample}); got != step.want {
+			t.Errorf("step %d: %v, want %v", i, got, step.want)
 		}
 	}
 }
