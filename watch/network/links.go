@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/watch"
 )
 
@@ -25,7 +26,7 @@ const loopback = 1
 // Links reads the network interfaces of the host, loopback left out.
 type Links struct {
 	dir string
-	nl  *netlink // nil where the queues are not those of the running kernel
+	nl  *netlink.Conn // nil where the queues are not those of the running kernel
 }
 
 // OpenLinks opens the directory; live says that it is the running kernel's, which then
@@ -41,7 +42,7 @@ func OpenLinks(dir string, live bool) (*Links, error) {
 	if !live {
 		return l, nil
 	}
-	nl, err := openNetlink(unix.NETLINK_ROUTE)
+	nl, err := netlink.Open(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("network links: %w", err)
 	}
@@ -74,7 +75,7 @@ func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 	queues := map[int]queue{}
 	if l.nl != nil {
 		// struct tcmsg, all zero: those of all interfaces
-		err := l.nl.dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(message []byte) error {
+		err := l.nl.Dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(message []byte) error {
 			if index, q, ok := parseQueue(message); ok {
 				queues[index] = q
 			}
@@ -110,7 +111,7 @@ func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 func (l *Links) ceiling(index int) (sum uint64, err error) {
 	request := make([]byte, sizeofTcmsg)
 	binary.NativeEndian.PutUint32(request[4:], uint32(index))
-	err = l.nl.dump(unix.RTM_GETTCLASS, request, func(message []byte) error {
+	err = l.nl.Dump(unix.RTM_GETTCLASS, request, func(message []byte) error {
 		if of, class, ok := parseQueue(message); ok && of == index {
 			sum += class.rate
 		}
@@ -191,14 +192,14 @@ func parseQueue(message []byte) (index int, q queue, ok bool) {
 		return index, q, false
 	}
 	var options []byte
-	attributes(message[sizeofTcmsg:], func(attribute uint16, value []byte) {
+	_ = netlink.Attributes(message[sizeofTcmsg:], func(attribute uint16, value []byte) {
 		switch attribute {
 		case unix.TCA_KIND:
 			q.kind = unix.ByteSliceToString(value)
 		case unix.TCA_OPTIONS:
 			options = value
 		case unix.TCA_STATS2:
-			attributes(value, func(attribute uint16, value []byte) {
+			_ = netlink.Attributes(value, func(attribute uint16, value []byte) {
 				if attribute == statsQueue && len(value) >= 12 {
 					q.bytes, q.dropped = binary.NativeEndian.Uint32(value[4:]), binary.NativeEndian.Uint32(value[8:])
 				}
@@ -218,7 +219,7 @@ func parseQueue(message []byte) (index int, q queue, ok bool) {
 // of the parameters.
 func rateIn(options []byte, parameters uint16, at int, wide uint16) (rate uint64) {
 	whole := false
-	attributes(options, func(attribute uint16, value []byte) {
+	_ = netlink.Attributes(options, func(attribute uint16, value []byte) {
 		switch {
 		case attribute == parameters && len(value) >= at+4 && !whole:
 			rate = uint64(binary.NativeEndian.Uint32(value[at:]))

@@ -306,7 +306,7 @@ func TestReal(t *testing.T) {
 	most := uint32(0)
 	for range 20 { // it takes 0.4 s
 		time.Sleep(10 * time.Millisecond)
-		err := links.nl.dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(m []byte) error {
+		err := links.nl.Dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(m []byte) error {
 			if index, q, ok := parseQueue(m); ok && index == w.ours {
 				if q.rate != 10e6 {
 					t.Fatalf("the queue lets pass %d bytes per second", q.rate)
