@@ -138,16 +138,16 @@ func mostOf(link float64, senders []sender) claim {
 		elsewhere += s.anywhere
 	}
 	link = max(link, known) // the link may drop some of it
-	clear := known+elsewhere <= tooMuch*link
+	fits := known+elsewhere <= tooMuch*link
 	var c claims
 	for _, s := range senders {
-		if !clear {
+		if !fits {
 			s.anywhere = 0
 		}
 		c.add(s.name, s.here+s.anywhere, s.fresh)
 	}
 	of := c.claim(link, 0)
-	if !clear && of.name == "" {
+	if !fits && of.name == "" {
 		return claim{}
 	}
 	return of
