@@ -49,7 +49,8 @@ func (d *Detector) measureNetwork(w *workload) {
 		w.value[LinkLost] = lost.level(from, to)
 	}
 	own, _ := w.sent(w.link, from, to)
-	w.value[OwnSent] = ratio(own, d.host.find(watch.NetSent, w.link, "").level(from, to))
+	anywhere, _ := w.sent(watch.Part{}, from, to)
+	w.value[OwnSent] = ratio(own+anywhere, d.host.find(watch.NetSent, w.link, "").level(from, to))
 }
 
 // link is how full a link is, given what it sends: by its rate, and by its queue; NaN for
@@ -103,36 +104,62 @@ func (d *Detector) diagnoseNetwork(w *workload) {
 	w.accuse(Network, d.sentMost(w), SentShare, symptoms)
 }
 
-// sentMost says whose most of the bytes are that the workload's link sends. Where it is
-// not known by which links some send, and they send more than this one does, nobody is named.
+// sentMost says whose most of the bytes are that the workload's link sends.
 func (d *Detector) sentMost(w *workload) claim {
-	var c claims
+	senders := make([]sender, 0, len(d.workloads))
 	for _, s := range d.workloads {
-		v, fresh := s.sent(w.link, w.from, w.to)
-		name := s.Group
+		of := sender{name: s.Group}
 		if s == w {
-			name = ""
+			of.name = ""
 		}
-		c.add(name, v, fresh)
+		var fresh bool
+		of.here, of.fresh = s.sent(w.link, w.from, w.to)
+		of.anywhere, fresh = s.sent(watch.Part{}, w.from, w.to)
+		of.fresh = of.fresh && fresh
+		senders = append(senders, of)
 	}
-	all := d.host.find(watch.NetSent, w.link, "").level(w.from, w.to)
-	if !(c.total <= tooMuch*all) {
-		return claim{}
-	}
-	return c.claim(all, 0)
+	return mostOf(d.host.find(watch.NetSent, w.link, "").level(w.from, w.to), senders)
 }
 
-// sent is the bytes per second that the workload sends by a link, or by links that are not
-// known.
-func (w *workload) sent(by watch.Part, from, to watch.Time) (sum float64, fresh bool) {
-	fresh = true
-	for _, part := range []watch.Part{by, {}} {
-		if at := w.find(watch.NetSent, part, ""); at != nil {
-			if v, now := at.lately(from, to); v > 0 {
-				sum += v
-				fresh = fresh && now
-			}
+// sender is what one sends: by a link, and by links that are not known.
+type sender struct {
+	name           string // "" for one that is not to be named
+	here, anywhere float64
+	fresh          bool
+}
+
+// mostOf names who has most of what a link sends. Where those whose links are not known send
+// more than the link has left, it is not known which of them use it, if any does: then they are
+// not named, and clear nobody else.
+func mostOf(link float64, senders []sender) claim {
+	known, elsewhere := 0.0, 0.0
+	for _, s := range senders {
+		known += s.here
+		elsewhere += s.anywhere
+	}
+	link = max(link, known) // the link may drop some of it
+	fits := known+elsewhere <= tooMuch*link
+	var c claims
+	for _, s := range senders {
+		if !fits {
+			s.anywhere = 0
+		}
+		c.add(s.name, s.here+s.anywhere, s.fresh)
+	}
+	of := c.claim(link, 0)
+	if !fits && of.name == "" {
+		return claim{}
+	}
+	return of
+}
+
+// sent is the bytes per second that the workload sends by a link; by the zero Part, by links
+// that are not known.
+func (w *workload) sent(by watch.Part, from, to watch.Time) (v float64, fresh bool) {
+	if at := w.find(watch.NetSent, by, ""); at != nil {
+		if v, now := at.lately(from, to); v > 0 {
+			return v, now
 		}
 	}
-	return sum, fresh
+	return 0, true
 }

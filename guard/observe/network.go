@@ -1,9 +1,6 @@
 package observe
 
 import (
-	"errors"
-	"path/filepath"
-
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/network"
 )
@@ -20,12 +17,11 @@ const (
 type traffic struct {
 	tree, proc string
 	always     bool
-	links      *network.Links
 	counting   *network.Traffic // nil while it is not
 	until      watch.Time       // from when on it is not, without a busy link
 	sent, lost map[watch.Subject]float64
+	queued     map[watch.Subject]bool
 	at         watch.Time
-	samples    []watch.Sample
 }
 
 // openTraffic says why groups' packets cannot be counted before there is a need to.
@@ -38,11 +34,7 @@ func (s *Site) openTraffic() (Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := network.OpenLinks(filepath.Join(s.Root, network.LinksDir), true)
-	if err != nil {
-		return nil, errors.Join(err, counting.Close())
-	}
-	t := &traffic{tree: tree, proc: s.proc(), always: s.Packets, links: links, counting: counting}
+	t := &traffic{tree: tree, proc: s.proc(), always: s.Packets, counting: counting}
 	if !t.always {
 		err = t.disarm()
 	}
@@ -61,7 +53,7 @@ func (s *Site) openTCP(group string) (Reader, error) {
 // Quiet says that it may have nothing to tell.
 func (t *traffic) Quiet() bool { return true }
 
-func (t *traffic) Close() error { return errors.Join(t.links.Close(), t.disarm()) }
+func (t *traffic) Close() error { return t.disarm() }
 
 func (t *traffic) disarm() error {
 	if t.counting == nil {
@@ -72,16 +64,11 @@ func (t *traffic) disarm() error {
 	return err
 }
 
-// Read appends what is counted, from the time on at which counting began.
+// Read appends what is counted, from the time on at which counting began. Whether a link is
+// busy is in the samples to which it appends.
 func (t *traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
-	if !t.always {
-		busy, err := t.busy(now)
-		if err != nil {
-			return to, err
-		}
-		if busy {
-			t.until = now + linger
-		}
+	if !t.always && t.busy(now, to) {
+		t.until = now + linger
 	}
 	switch armed := t.always || now < t.until; {
 	case !armed:
@@ -95,14 +82,16 @@ func (t *traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 	return t.counting.Read(now, to)
 }
 
-// busy says whether a link has sent half of what it can since the last reading, has
-// something waiting, or has dropped something.
-func (t *traffic) busy(now watch.Time) (yes bool, err error) {
-	if t.samples, err = t.links.Read(now, t.samples[:0]); err != nil {
-		return false, err
-	}
+// busy says, by the samples of links of now, whether one has sent half of what it can since
+// the last reading, has something waiting, as it had then, or has dropped something. At one
+// instant something waits on an idle link, too.
+func (t *traffic) busy(now watch.Time, samples []watch.Sample) (yes bool) {
 	sent, lost, rate := map[watch.Subject]float64{}, map[watch.Subject]float64{}, map[watch.Subject]float64{}
-	for _, s := range t.samples {
+	queued := map[watch.Subject]bool{}
+	for _, s := range samples {
+		if s.Time != now || s.Subject != (watch.Subject{Part: s.Subject.Part}) || s.Subject.Part.Kind != watch.Link {
+			continue
+		}
 		switch s.Quantity {
 		case watch.NetSent:
 			sent[s.Subject] = s.Value
@@ -111,7 +100,8 @@ func (t *traffic) busy(now watch.Time) (yes bool, err error) {
 		case watch.LinkRate:
 			rate[s.Subject] = s.Value
 		case watch.LinkQueued:
-			yes = yes || s.Value > 0
+			queued[s.Subject] = s.Value > 0
+			yes = yes || s.Value > 0 && t.queued[s.Subject]
 		}
 	}
 	since := (now - t.at).Seconds()
@@ -121,6 +111,6 @@ func (t *traffic) busy(now watch.Time) (yes bool, err error) {
 	for link, before := range t.lost {
 		yes = yes || lost[link] > before
 	}
-	t.sent, t.lost, t.at = sent, lost, now
-	return yes, nil
+	t.sent, t.lost, t.queued, t.at = sent, lost, queued, now
+	return yes
 }

@@ -80,9 +80,10 @@ func sources() []Source {
 				return subject(of), ok
 			})
 		}},
-		{"network links", "eight files for each link, and a request to the kernel for all queues; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
+		{"network links", "eight files for each link, and a request to the kernel for all queues and one for each HTB; read while groups are in focus", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return network.OpenLinks(filepath.Join(s.Root, network.LinksDir), s.Root == "/")
 		}},
+		// Whether a link is busy it takes from the samples of the source before it.
 		{"network traffic of groups", "a program in the kernel at every packet, attached while a link is busy", OfHost, func(s *Site, _ string, _ cpuset.Set) (Reader, error) {
 			return s.openTraffic()
 		}},

@@ -19,6 +19,7 @@ func Rooms() []Room {
 		// 0: standard library only
 		{Path: "cpuset", Pure: true},
 		{Path: "internal/plain", Pure: true},
+		{Path: "internal/netlink"},
 		{Path: "internal/strictyaml", May: []string{"internal/plain"}, Pure: true},
 		// 1: the vocabularies
 		{Path: "machine", May: []string{"internal/plain", "cpuset"}, Pure: true},
@@ -30,7 +31,7 @@ func Rooms() []Room {
 		{Path: "machine/sysfs", May: []string{"cpuset", "machine"}},
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
-		{Path: "kernel/traffic", May: []string{"kernel", "internal/strictyaml"}},
+		{Path: "kernel/traffic", May: []string{"kernel", "internal/netlink", "internal/strictyaml"}},
 		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob"}},
 		{Path: "kernel/blockio", May: []string{"kernel", "kernel/cgroup", "kernel/sched", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
@@ -40,7 +41,7 @@ func Rooms() []Room {
 		// Groups have pressure files too, in the format that watch/proc parses.
 		{Path: "watch/cgroupstat", May: []string{"kernel", "watch", "watch/proc"}},
 		{Path: "watch/runq", May: []string{"cpuset", "kernel", "watch/cgroupstat"}},
-		{Path: "watch/network", May: []string{"kernel", "watch", "watch/cgroupstat"}},
+		{Path: "watch/network", May: []string{"kernel", "internal/netlink", "watch", "watch/cgroupstat"}},
 		{Path: "watch/pods"},
 		{Path: "place", May: []string{"internal/plain", "cpuset", "machine"}, Pure: true},
 		{Path: "place/berth", May: []string{"internal/plain", "cpuset", "machine", "place"}, Pure: true},

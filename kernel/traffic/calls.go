@@ -94,15 +94,18 @@ const programPrefix = "berth_net_"
 // (cg_skb_is_valid_access in net/core/filter.c).
 func program(minor uint16) *ebpf.ProgramSpec {
 	const priority = 32 // offset in struct __sk_buff
+	// To the end. A label has no number before the program is loaded, and it no tag (withProgram).
+	pass := asm.JEq.Imm(asm.R2, major, "")
+	pass.Offset = 2
 	return &ebpf.ProgramSpec{
 		Name: fmt.Sprintf("%s%04x", programPrefix, minor), Type: ebpf.CGroupSKB, AttachType: ebpf.AttachCGroupInetEgress, License: "GPL",
 		Instructions: asm.Instructions{
 			asm.LoadMem(asm.R2, asm.R1, priority, asm.Word),
 			asm.RSh.Imm(asm.R2, 16),
-			asm.JEq.Imm(asm.R2, major, "pass"),
+			pass,
 			asm.Mov.Imm(asm.R2, major<<16|int32(minor)),
 			asm.StoreMem(asm.R1, priority, asm.R2, asm.Word),
-			asm.Mov.Imm(asm.R0, 1).WithSymbol("pass"),
+			asm.Mov.Imm(asm.R0, 1),
 			asm.Return(),
 		},
 	}
@@ -172,16 +175,26 @@ func bare(err error) error {
 func eachProgram(fd int, do func(p *ebpf.Program, minor uint16) error) error {
 	all, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: ebpf.AttachCGroupInetEgress})
 	if err != nil {
-		return err
+		return permitted("list the programs of the control group", err)
 	}
 	for _, a := range all.Programs {
 		if err := withProgram(a.ID, do); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+			return permitted(fmt.Sprintf("program %d of the control group", a.ID), err)
 		}
 	}
 	return nil
 }
 
+// permitted is the error of something done to programs of a control group, and what it takes.
+func permitted(what string, err error) error {
+	if errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("%s: %w: it takes CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN", what, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// withProgram calls do if a program is Berth's: it has the name, which anybody may choose, and the
+// instructions.
 func withProgram(id ebpf.ProgramID, do func(p *ebpf.Program, minor uint16) error) error {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -194,7 +207,7 @@ func withProgram(id ebpf.ProgramID, do func(p *ebpf.Program, minor uint16) error
 	}
 	hex, ours := strings.CutPrefix(info.Name, programPrefix)
 	minor, err := strconv.ParseUint(hex, 16, 16)
-	if !ours || err != nil {
+	if !ours || err != nil || program(uint16(minor)).Compatible(info) != nil {
 		return nil
 	}
 	return do(p, uint16(minor))

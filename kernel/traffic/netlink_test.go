@@ -1,13 +1,9 @@
 package traffic
 
 import (
-	"errors"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // What is written of a class is read back, rates that do not fit in 32 bits included.
@@ -44,42 +40,13 @@ func TestBadClassTexts(t *testing.T) {
 	}
 }
 
-// answer is a netlink message of the kernel.
-func answer(kind, flags uint16, body []byte) []byte {
-	b := order.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
-	b = order.AppendUint16(b, kind)
-	b = order.AppendUint16(b, flags)
-	b = append(b, make([]byte, 8)...)
-	return append(b, body...)
-}
-
-// The kernel's reason is told, if it gives one.
-func TestRefusal(t *testing.T) {
-	t.Parallel()
-	request := answer(unix.RTM_NEWQDISC, 0, message{index: 2, kind: "htb"}.bytes())
-	code := order.AppendUint32(nil, uint32(1<<32-int64(syscall.EEXIST)))
-	text := attribute(nil, extAckText, []byte("Exclusivity flag on, cannot modify\x00"))
-	for flags, body := range map[uint16][]byte{
-		unix.NLM_F_ACK_TLVS:                     slices.Concat(code, request, text),
-		unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED: slices.Concat(code, request[:unix.SizeofNlMsghdr], text),
-	} {
-		done, err := receive(answer(unix.NLMSG_ERROR, flags, body), nil)
-		if !done || !errors.Is(err, syscall.EEXIST) || !strings.HasSuffix(err.Error(), ": Exclusivity flag on, cannot modify") {
-			t.Errorf("flags %x: %v, %v", flags, done, err)
-		}
-	}
-	if done, err := receive(answer(unix.NLMSG_ERROR, 0, append(make([]byte, 4), request[:unix.SizeofNlMsghdr]...)), nil); !done || err != nil {
-		t.Errorf("acknowledged: %v, %v", done, err)
-	}
-}
-
-func FuzzReceive(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	c := Class{1000, 5e9, 7}
-	f.Add(answer(unix.RTM_NEWTCLASS, 0, message{index: 1, handle: major << 16, kind: "htb", options: c.options()}.bytes()))
-	f.Add(answer(unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, make([]byte, 40)))
-	f.Add(answer(unix.NLMSG_DONE, 0, nil))
+	f.Add(message{index: 1, handle: major << 16, kind: "htb", options: c.options()}.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = receive(b, func(m message) { _, _ = parseHTB(m.options) })
+		if m, err := parseMessage(b); err == nil {
+			_, _ = parseHTB(m.options)
+		}
 	})
 }
 

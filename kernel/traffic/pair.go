@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
+
 	"berth.dev/berth/kernel"
 )
 
@@ -27,12 +29,12 @@ const (
 // of a descriptor.
 func pairMessage(name, other string, in uint32) []byte {
 	text := func(s string) []byte { return append([]byte(s), 0) }
-	peer := attribute(make([]byte, sizeOfIfInfo), iflaName, text(other))
-	peer = attribute(peer, iflaNetNSFD, order.AppendUint32(nil, in))
-	info := attribute(nil, infoKind, text("veth"))
-	info = attribute(info, infoData|nested, attribute(nil, vethPeer, peer))
-	b := attribute(make([]byte, sizeOfIfInfo), iflaName, text(name))
-	return attribute(b, iflaLinkInfo|nested, info)
+	peer := netlink.Attribute(make([]byte, sizeOfIfInfo), iflaName, text(other))
+	peer = netlink.Attribute(peer, iflaNetNSFD, order.AppendUint32(nil, in))
+	info := netlink.Attribute(nil, infoKind, text("veth"))
+	info = netlink.Attribute(info, infoData|nested, netlink.Attribute(nil, vethPeer, peer))
+	b := netlink.Attribute(make([]byte, sizeOfIfInfo), iflaName, text(name))
+	return netlink.Attribute(b, iflaLinkInfo|nested, info)
 }
 
 // AddPair makes a veth: one end in the network namespace of the calling thread, the other one

@@ -3,13 +3,15 @@ package traffic
 import (
 	"bytes"
 	"testing"
+
+	"berth.dev/berth/internal/netlink"
 )
 
 // The message names both ends, and the other one's namespace.
 func TestPairMessage(t *testing.T) {
 	t.Parallel()
 	find := func(b []byte, want uint16) (found []byte) {
-		if err := attributes(b, func(kind uint16, value []byte) {
+		if err := netlink.Attributes(b, func(kind uint16, value []byte) {
 			if kind == want {
 				found = value
 			}

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -330,6 +333,7 @@ func testReal(t *testing.T) {
 	if log.Has(func(kernel.Step) bool { return true }) {
 		t.Errorf("undone: the log has %v", log.Notes())
 	}
+	b.namesake()
 	// What somebody else puts there is not replaced, by the kernel neither.
 	veth0, err := net.InterfaceByName("veth0")
 	if err != nil {
@@ -345,6 +349,34 @@ func testReal(t *testing.T) {
 		t.Error(err)
 	} else if _, err := c.Layout(h); err == nil || !strings.Contains(err.Error(), `"pfifo 1:", which is not replaced`) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
+	}
+}
+
+// namesake has a program of somebody else's with the name of Berth's stay where it is.
+func (b *bed) namesake() {
+	b.Helper()
+	spec := program(firstMinor)
+	spec.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
+	p, err := ebpf.NewProgram(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	err = withGroup(b.groups[0], func(fd int) error {
+		at := link.RawAttachProgramOptions{Target: fd, Program: p, Attach: ebpf.AttachCGroupInetEgress, Flags: unix.BPF_F_ALLOW_MULTI}
+		if err := link.RawAttachProgram(at); err != nil {
+			return err
+		}
+		if minor, err := (systemCalls{}).Mark(b.groups[0]); minor != 0 || err != nil {
+			b.Errorf("a program of the same name is taken for the mark %x, %v", minor, err)
+		}
+		if err := (systemCalls{}).SetMark(b.groups[0], 0); err != nil {
+			b.Error(err)
+		}
+		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: fd, Program: p, Attach: ebpf.AttachCGroupInetEgress})
+	})
+	if err != nil {
+		b.Errorf("a program of the same name is detached: %v", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/watch"
 )
 
@@ -25,7 +26,7 @@ const loopback = 1
 // Links reads the network interfaces of the host, loopback left out.
 type Links struct {
 	dir string
-	nl  *netlink // nil where the queues are not those of the running kernel
+	nl  *netlink.Conn // nil where the queues are not those of the running kernel
 }
 
 // OpenLinks opens the directory; live says that it is the running kernel's, which then
@@ -41,7 +42,7 @@ func OpenLinks(dir string, live bool) (*Links, error) {
 	if !live {
 		return l, nil
 	}
-	nl, err := openNetlink(unix.NETLINK_ROUTE)
+	nl, err := netlink.Open(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("network links: %w", err)
 	}
@@ -68,13 +69,13 @@ var linkFiles = []struct {
 
 // Read appends NetSent, NetReceived, NetPacketsSent, NetPacketsReceived, LinkDropped,
 // LinkQueued and LinkRate of each link that is up, stamped with now. The rate is that of
-// its queue if that has a limit, else that of the device; where neither tells one there is none, as of
-// most virtual devices.
+// its queue, or of the classes of an HTB, if they have a limit, else that of the device;
+// where neither tells one there is none, as of most virtual devices.
 func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	queues := map[int]queue{}
 	if l.nl != nil {
 		// struct tcmsg, all zero: those of all interfaces
-		err := l.nl.dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(message []byte) error {
+		err := l.nl.Dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(message []byte) error {
 			if index, q, ok := parseQueue(message); ok {
 				queues[index] = q
 			}
@@ -82,6 +83,15 @@ func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 		})
 		if err != nil {
 			return to, fmt.Errorf("read queues of network links: %w", err)
+		}
+		for index, q := range queues {
+			if q.kind != "htb" {
+				continue
+			}
+			if q.rate, err = l.ceiling(index); err != nil {
+				return to, fmt.Errorf("read classes of network links: %w", err)
+			}
+			queues[index] = q
 		}
 	}
 	names, err := os.ReadDir(l.dir)
@@ -95,6 +105,19 @@ func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 		}
 	}
 	return to, nil
+}
+
+// ceiling is what the classes of an HTB let pass that are in no other.
+func (l *Links) ceiling(index int) (sum uint64, err error) {
+	request := make([]byte, sizeofTcmsg)
+	binary.NativeEndian.PutUint32(request[4:], uint32(index))
+	err = l.nl.Dump(unix.RTM_GETTCLASS, request, func(message []byte) error {
+		if of, class, ok := parseQueue(message); ok && of == index {
+			sum += class.rate
+		}
+		return nil
+	})
+	return sum, err
 }
 
 func (l *Links) read(now watch.Time, name string, index int, queues map[int]queue, to []watch.Sample) []watch.Sample {
@@ -139,22 +162,27 @@ func (l *Links) number(name, file string) (float64, bool) {
 
 // queue is what the queueing discipline at the root of an interface tells.
 type queue struct {
+	kind    string
 	bytes   uint32 // that wait
 	dropped uint32 // packets, ever
-	rate    uint64 // bytes per second that it lets pass, 0 if it has no such limit
+	rate    uint64 // bytes per second that it, or a class, lets pass; 0 if it has no such limit
 }
 
 // The layout of rtnetlink's messages about queues (linux/rtnetlink.h, pkt_sched.h,
 // gen_stats.h).
 const (
 	sizeofTcmsg   = 20
-	statsQueue    = 3 // TCA_STATS_QUEUE: qlen, backlog, drops, ...
-	tbfParameters = 1 // TCA_TBF_PARMS
-	tbfRate64     = 4 // TCA_TBF_RATE64
-	rateAt        = 8 // of rate in struct tc_ratespec, with which the parameters begin
+	statsQueue    = 3  // TCA_STATS_QUEUE: qlen, backlog, drops, ...
+	tbfParameters = 1  // TCA_TBF_PARMS
+	tbfRate64     = 4  // TCA_TBF_RATE64
+	rateAt        = 8  // of rate in struct tc_ratespec, with which the parameters begin
+	htbParameters = 1  // TCA_HTB_PARMS
+	htbCeil64     = 7  // TCA_HTB_CEIL64
+	ceilAt        = 20 // of the second rate in struct tc_htb_opt
 )
 
-// parseQueue reads a message of RTM_GETQDISC; false if it is of no queue at a root.
+// parseQueue reads a message of RTM_GETQDISC, or of RTM_GETTCLASS, which is of the same form;
+// false if it is of no queue at a root, or of a class within another.
 func parseQueue(message []byte) (index int, q queue, ok bool) {
 	if len(message) < sizeofTcmsg {
 		return 0, q, false
@@ -163,30 +191,41 @@ func parseQueue(message []byte) (index int, q queue, ok bool) {
 	if parent := binary.NativeEndian.Uint32(message[12:]); parent != 0xffffffff { // TC_H_ROOT
 		return index, q, false
 	}
-	kind, options := "", []byte(nil)
-	attributes(message[sizeofTcmsg:], func(attribute uint16, value []byte) {
+	var options []byte
+	_ = netlink.Attributes(message[sizeofTcmsg:], func(attribute uint16, value []byte) {
 		switch attribute {
 		case unix.TCA_KIND:
-			kind = unix.ByteSliceToString(value)
+			q.kind = unix.ByteSliceToString(value)
 		case unix.TCA_OPTIONS:
 			options = value
 		case unix.TCA_STATS2:
-			attributes(value, func(attribute uint16, value []byte) {
+			_ = netlink.Attributes(value, func(attribute uint16, value []byte) {
 				if attribute == statsQueue && len(value) >= 12 {
 					q.bytes, q.dropped = binary.NativeEndian.Uint32(value[4:]), binary.NativeEndian.Uint32(value[8:])
 				}
 			})
 		}
 	})
-	if kind == "tbf" {
-		attributes(options, func(attribute uint16, value []byte) {
-			switch {
-			case attribute == tbfParameters && len(value) >= rateAt+4 && q.rate == 0:
-				q.rate = uint64(binary.NativeEndian.Uint32(value[rateAt:]))
-			case attribute == tbfRate64 && len(value) >= 8:
-				q.rate = binary.NativeEndian.Uint64(value)
-			}
-		})
+	switch q.kind {
+	case "tbf":
+		q.rate = rateIn(options, tbfParameters, rateAt, tbfRate64)
+	case "htb": // only classes have it
+		q.rate = rateIn(options, htbParameters, ceilAt, htbCeil64)
 	}
 	return index, q, true
+}
+
+// rateIn is the rate among options: that of 64 bits if it is there, else the one at an offset
+// of the parameters.
+func rateIn(options []byte, parameters uint16, at int, wide uint16) (rate uint64) {
+	whole := false
+	_ = netlink.Attributes(options, func(attribute uint16, value []byte) {
+		switch {
+		case attribute == parameters && len(value) >= at+4 && !whole:
+			rate = uint64(binary.NativeEndian.Uint32(value[at:]))
+		case attribute == wide && len(value) >= 8:
+			rate, whole = binary.NativeEndian.Uint64(value), true
+		}
+	})
+	return rate
 }

@@ -1,18 +1,18 @@
 package network
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -25,10 +25,10 @@ func diagnosed(family byte, from, to []byte, info []byte, group uint64) []byte {
 	copy(m[24:], to)
 	binary.NativeEndian.PutUint64(m[44:], 4711)
 	if info != nil {
-		m = attribute(m, diagInfo, info)
+		m = netlink.Attribute(m, diagInfo, info)
 	}
 	if group != 0 {
-		m = attribute(m, diagGroup, binary.NativeEndian.AppendUint64(nil, group))
+		m = netlink.Attribute(m, diagGroup, binary.NativeEndian.AppendUint64(nil, group))
 	}
 	return m
 }
@@ -95,9 +95,9 @@ func queued(parent uint32, kind string, options, stats []byte) []byte {
 	m := make([]byte, sizeofTcmsg)
 	binary.NativeEndian.PutUint32(m[4:], 3)
 	binary.NativeEndian.PutUint32(m[12:], parent)
-	m = attribute(m, unix.TCA_KIND, append([]byte(kind), 0))
-	m = attribute(m, unix.TCA_OPTIONS, options)
-	return attribute(m, unix.TCA_STATS2, attribute(nil, statsQueue, stats))
+	m = netlink.Attribute(m, unix.TCA_KIND, append([]byte(kind), 0))
+	m = netlink.Attribute(m, unix.TCA_OPTIONS, options)
+	return netlink.Attribute(m, unix.TCA_STATS2, netlink.Attribute(nil, statsQueue, stats))
 }
 
 func words(n ...uint32) (all []byte) {
@@ -110,17 +110,26 @@ func words(n ...uint32) (all []byte) {
 func TestParseQueue(t *testing.T) {
 	t.Parallel()
 	const root = 0xffffffff
-	rate := attribute(nil, tbfParameters, words(0, 0, 1000, 0))
-	fast := attribute(slices.Clone(rate), tbfRate64, binary.NativeEndian.AppendUint64(nil, 5e9))
+	rate := netlink.Attribute(nil, tbfParameters, words(0, 0, 1000, 0))
+	fast := netlink.Attribute(slices.Clone(rate), tbfRate64, binary.NativeEndian.AppendUint64(nil, 5e9))
+	parms := make([]byte, 44) // struct tc_htb_opt
+	binary.NativeEndian.PutUint32(parms[ceilAt:], 2000)
+	class := netlink.Attribute(nil, htbParameters, parms)
 	for name, c := range map[string]struct {
 		message []byte
 		want    queue
 		ok      bool
 	}{
-		"token bucket": {queued(root, "tbf", rate, words(2, 3000, 5, 0)), queue{3000, 5, 1000}, true},
-		"a fast one":   {queued(root, "tbf", fast, words(2, 3000, 5, 0)), queue{3000, 5, 5e9}, true},
-		"others":       {queued(root, "htb", rate, words(2, 3000, 5, 0)), queue{3000, 5, 0}, true},
-		"short":        {queued(root, "tbf", rate[:8], words(2)), queue{}, true},
+		"token bucket": {queued(root, "tbf", rate, words(2, 3000, 5, 0)), queue{"tbf", 3000, 5, 1000}, true},
+		"a fast one":   {queued(root, "tbf", fast, words(2, 3000, 5, 0)), queue{"tbf", 3000, 5, 5e9}, true},
+		"others":       {queued(root, "fq", rate, words(2, 3000, 5, 0)), queue{"fq", 3000, 5, 0}, true},
+		"class":        {queued(root, "htb", class, nil), queue{"htb", 0, 0, 2000}, true},
+		"fast class": {
+			queued(root, "htb", netlink.Attribute(slices.Clone(class), htbCeil64, binary.NativeEndian.AppendUint64(nil, 5e9)), nil),
+			queue{"htb", 0, 0, 5e9}, true,
+		},
+		"inner class":  {queued(0x10001, "htb", class, nil), queue{}, false},
+		"short":        {queued(root, "tbf", rate[:8], words(2)), queue{kind: "tbf"}, true},
 		"below a root": {queued(0x10000, "tbf", rate, words(2, 3000, 5, 0)), queue{}, false},
 		"cut off":      {queued(root, "tbf", rate, nil)[:sizeofTcmsg-1], queue{}, false},
 	} {
@@ -132,72 +141,11 @@ func TestParseQueue(t *testing.T) {
 }
 
 func FuzzParseQueue(f *testing.F) {
-	f.Add(queued(0xffffffff, "tbf", attribute(nil, tbfParameters, words(0, 0, 1000, 0)), words(2, 3000, 5, 0)))
+	f.Add(queued(0xffffffff, "tbf", netlink.Attribute(nil, tbfParameters, words(0, 0, 1000, 0)), words(2, 3000, 5, 0)))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		if _, q, ok := parseQueue(message); !ok && q != (queue{}) {
 			t.Errorf("no queue, and %+v", q)
 		}
-	})
-}
-
-// datagram is messages of one kind each.
-func datagram(seq uint32, kinds ...uint16) (all []byte) {
-	for _, kind := range kinds {
-		m := binary.NativeEndian.AppendUint32(nil, unix.NLMSG_HDRLEN+4)
-		m = binary.NativeEndian.AppendUint16(m, kind)
-		m = append(m, 0, 0)
-		m = binary.NativeEndian.AppendUint32(m, seq)
-		m = binary.NativeEndian.AppendUint32(m, 0)
-		code := int32(0)
-		if kind == unix.NLMSG_ERROR {
-			code = -int32(unix.EINVAL)
-		}
-		all = append(all, binary.NativeEndian.AppendUint32(m, uint32(code))...)
-	}
-	return all
-}
-
-func TestMessages(t *testing.T) {
-	t.Parallel()
-	short := datagram(1, 20)
-	binary.NativeEndian.PutUint32(short, 8)
-	for name, c := range map[string]struct {
-		data  []byte
-		calls int
-		done  bool
-		fails string
-	}{
-		"two, and more to come":  {datagram(1, 20, 20), 2, false, ""},
-		"the last":               {datagram(1, 20, unix.NLMSG_DONE, 20), 1, true, ""},
-		"refused":                {datagram(1, unix.NLMSG_ERROR), 0, true, "invalid argument"},
-		"of another request":     {datagram(2, 20, unix.NLMSG_DONE), 0, false, ""},
-		"nothing to do":          {datagram(1, unix.NLMSG_NOOP), 0, false, ""},
-		"less than a header":     {datagram(1, 20)[:10], 0, false, ""},
-		"longer than what came":  {datagram(1, 20)[:18], 0, false, "20 bytes in 18"},
-		"shorter than a header ": {short, 0, false, "8 bytes in 20"},
-	} {
-		calls := 0
-		done, err := messages(c.data, 1, func([]byte) error { calls++; return nil })
-		if calls != c.calls || done != c.done || (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
-			t.Errorf("%s: %d calls, %v, %v, want %+v", name, calls, done, err, c)
-		}
-	}
-	refuse := errors.New("no")
-	if _, err := messages(datagram(1, 20), 1, func([]byte) error { return refuse }); !errors.Is(err, refuse) {
-		t.Error(err)
-	}
-}
-
-func FuzzMessages(f *testing.F) {
-	f.Add(datagram(1, 20, unix.NLMSG_DONE))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		_, _ = messages(data, 1, func(payload []byte) error {
-			if len(payload) > len(data)-unix.NLMSG_HDRLEN {
-				t.Errorf("%d bytes of %d", len(payload), len(data))
-			}
-			attributes(payload, func(uint16, []byte) {})
-			return nil
-		})
 	})
 }
 
@@ -277,11 +225,35 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func TestAttributes(t *testing.T) {
+// TestUnreadable has a namespace that cannot be entered: what stands for it is no namespace.
+func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	var got [][]byte
-	attributes(attribute(attribute(nil, 1, []byte("abcde")), 2, nil), func(_ uint16, value []byte) { got = append(got, value) })
-	if len(got) != 2 || !bytes.Equal(got[0], []byte("abcde")) || len(got[1]) != 0 {
-		t.Errorf("%q", got)
+	proc := t.TempDir()
+	file := filepath.Join(proc, "2", namespaceFile)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(file, &stat); err != nil {
+		t.Fatal(err)
+	}
+	const own = "net:[7]"
+	other := fmt.Sprintf("net:[%d]", stat.Ino)
+	read := func(namespaces map[string]string) (bool, error) {
+		tcp := &TCP{config: TCPConfig{Group: "web", Proc: proc}, ids: []uint64{1}, own: own, namespaces: namespaces, seen: map[string]map[uint64]segments{}}
+		any, err := tcp.read(func(connection) {})
+		if errors.Is(err, kernel.ErrNotSupported) && tcp.namespaces[other] == "" {
+			t.Skip(err)
+		}
+		return any, err
+	}
+	if any, err := read(map[string]string{own: "1"}); !any || err != nil {
+		t.Fatalf("the namespace of this process: %v, %v", any, err)
+	}
+	if any, err := read(map[string]string{own: "1", other: "2"}); !any || err != nil {
+		t.Errorf("beside one that cannot be read: %v, %v", any, err)
+	}
+	if any, err := read(map[string]string{other: "2"}); any || err == nil {
+		t.Errorf("one that cannot be read: %v, %v", any, err)
 	}
 }

@@ -306,7 +306,7 @@ func TestReal(t *testing.T) {
 	most := uint32(0)
 	for range 20 { // it takes 0.4 s
 		time.Sleep(10 * time.Millisecond)
-		err := links.nl.dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(m []byte) error {
+		err := links.nl.Dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(m []byte) error {
 			if index, q, ok := parseQueue(m); ok && index == w.ours {
 				if q.rate != 10e6 {
 					t.Fatalf("the queue lets pass %d bytes per second", q.rate)
@@ -415,6 +415,79 @@ func TestGone(t *testing.T) {
 		if _, err := traffic.names.Of(k.Group); err != nil {
 			t.Errorf("counts are kept of a group without a name: %v", err)
 		}
+	}
+}
+
+// TestCeiling has HTB shape a link.
+func TestCeiling(t *testing.T) {
+	w := newWorld(t)
+	run(t, "tc qdisc add dev bn0 root handle 6be7: htb default 2")
+	run(t, "tc class add dev bn0 parent 6be7: classid 6be7:1 htb rate 80mbit ceil 80mbit")
+	run(t, "tc class add dev bn0 parent 6be7:1 classid 6be7:2 htb rate 8mbit ceil 40mbit")
+	dir := t.TempDir() // sysfs may be that of another namespace
+	for file, text := range map[string]string{"ifindex": strconv.Itoa(w.ours), "speed": "1000"} {
+		at := filepath.Join(dir, "bn0", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	links, err := OpenLinks(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer links.Close()
+	if rate, _ := value(t, links, watch.Subject{Part: link(w.ours)}, watch.LinkRate); rate != 10e6 {
+		t.Errorf("the link lets pass %v bytes per second", rate)
+	}
+}
+
+// TestRoom has a group of another namespace send by links of its own, as anybody may, and a
+// link of the host go: neither takes room.
+func TestRoom(t *testing.T) {
+	w := newWorld(t)
+	here, there := w.group(t, "here"), w.group(t, "there")
+	traffic := w.traffic(t)
+	w.start(t, "", "serve 10.250.0.2:4000", true)
+	w.start(t, here, "send 10.250.0.2:4000", false)
+	run(t, fmt.Sprintf("nsenter -t %d -n ip addr add 10.251.0.1/24 dev bn1", w.inside))
+	w.start(t, there, "serve 10.251.0.1:4000", true)
+	run(t, "ip addr add 10.251.0.2/24 dev bn0")
+	w.start(t, "", "send 10.251.0.1:4000", false)
+	of := watch.Subject{Scope: watch.Group, Name: there}
+	before, ok := value(t, traffic, of, watch.NetSent)
+	if !ok {
+		t.Fatal("nothing is told of a group of another namespace")
+	}
+	counted := func() (links map[string][]int) {
+		links = map[string][]int{}
+		all, err := traffic.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range all {
+			name, err := traffic.names.Of(k.Group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name = strings.TrimPrefix(name, "/")
+			links[name] = append(links[name], int(k.Link))
+		}
+		return links
+	}
+	if got := counted(); len(got[there+"/below"]) > 0 || !slices.Equal(got[here+"/below"], []int{w.ours}) {
+		t.Errorf("read, and there is no room of %v", got)
+	}
+	w.start(t, "", "send 10.251.0.1:4000", false)
+	if now, ok := value(t, traffic, of, watch.NetSent); !ok || now <= before || now > 3*before {
+		t.Errorf("%v bytes sent, %v before", now, before)
+	}
+	run(t, "ip link del bn0")
+	ours := watch.Subject{Scope: watch.Group, Name: here, Part: link(w.ours)}
+	if v, ok := value(t, traffic, ours, watch.NetSent); ok {
+		t.Errorf("%v bytes by a link that is gone", v)
+	}
+	if got := counted(); len(got[here+"/below"]) > 0 {
+		t.Errorf("a link is gone, and there is no room of %v", got)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -133,12 +134,14 @@ func (t *TCP) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 }
 
 // read calls each with the connections that sent something since the reading before, and
-// what they sent; any is false where no namespace could be looked at.
+// what they sent; any is false where no namespace could be looked at. That one cannot be is an
+// error only if none can: a helper with a namespace of its own takes nothing from the others.
 func (t *TCP) read(each func(connection)) (any bool, err error) {
+	var errs []error
 	for ns, pid := range t.namespaces {
 		before, known := t.seen[ns]
 		seen := map[uint64]segments{}
-		err := t.in(ns, pid, func(nl *netlink) error {
+		err := t.in(ns, pid, func(nl *netlink.Conn) error {
 			return connections(nl, t.ids, func(c connection) {
 				if c.local || !slices.Contains(t.ids, c.group) {
 					return
@@ -157,12 +160,12 @@ func (t *TCP) read(each func(connection)) (any bool, err error) {
 				}
 			})
 		})
-		if errors.Is(err, errLeft) {
-			delete(t.seen, ns)
-			continue
-		}
 		if err != nil {
-			return any, fmt.Errorf("connections of %s: %w", t.config.Group, err)
+			delete(t.seen, ns)
+			if !errors.Is(err, errLeft) {
+				errs = append(errs, fmt.Errorf("connections of %s: %w", t.config.Group, err))
+			}
+			continue
 		}
 		any, t.seen[ns] = true, seen
 	}
@@ -171,7 +174,10 @@ func (t *TCP) read(each func(connection)) (any bool, err error) {
 			delete(t.seen, ns)
 		}
 	}
-	return any, nil
+	if any {
+		return true, nil
+	}
+	return false, errors.Join(errs...)
 }
 
 // errLeft says that a process is no longer in a namespace.
@@ -179,7 +185,7 @@ var errLeft = errors.New("the process has left the namespace")
 
 // in calls with a socket in the network namespace of a process. It is not kept open, as it
 // would keep the namespace alive.
-func (t *TCP) in(ns, pid string, do func(*netlink) error) error {
+func (t *TCP) in(ns, pid string, do func(*netlink.Conn) error) error {
 	if ns == t.own {
 		return withSocket(do)
 	}
@@ -199,7 +205,7 @@ func (t *TCP) in(ns, pid string, do func(*netlink) error) error {
 
 // within moves a thread into a namespace. One that does not come back is given up: the
 // goroutine ends with the thread locked to it.
-func within(namespace int, do func(*netlink) error) error {
+func within(namespace int, do func(*netlink.Conn) error) error {
 	runtime.LockOSThread()
 	home, err := os.Open("/proc/" + thread + "/" + namespaceFile)
 	if err != nil {
@@ -221,8 +227,8 @@ func within(namespace int, do func(*netlink) error) error {
 	return err
 }
 
-func withSocket(do func(*netlink) error) error {
-	nl, err := openNetlink(unix.NETLINK_SOCK_DIAG)
+func withSocket(do func(*netlink.Conn) error) error {
+	nl, err := netlink.Open(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return err
 	}
@@ -255,13 +261,13 @@ const (
 )
 
 // connections calls each with the connections of some groups.
-func connections(nl *netlink, groups []uint64, each func(connection)) error {
+func connections(nl *netlink.Conn, groups []uint64, each func(connection)) error {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, 56) // struct inet_diag_req_v2
 		request[0], request[1], request[2] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
 		binary.NativeEndian.PutUint32(request[4:], diagStates)
-		request = attribute(request, diagBytecode, filter(groups))
-		err := nl.dump(unix.SOCK_DIAG_BY_FAMILY, request, func(message []byte) error {
+		request = netlink.Attribute(request, diagBytecode, filter(groups))
+		err := nl.Dump(unix.SOCK_DIAG_BY_FAMILY, request, func(message []byte) error {
 			if c, ok := parseConnection(message); ok {
 				each(c)
 			}
@@ -313,7 +319,7 @@ func parseConnection(message []byte) (c connection, ok bool) {
 	from, to := address(message[0], message[8:24]), address(message[0], message[24:40])
 	c.local = from == to || to.IsLoopback()
 	var info, group bool
-	attributes(message[sizeofDiag:], func(kind uint16, value []byte) {
+	_ = netlink.Attributes(message[sizeofDiag:], func(kind uint16, value []byte) {
 		switch {
 		case kind == diagInfo && len(value) >= sizeofInfo:
 			number := func(at int) uint32 { return binary.NativeEndian.Uint32(value[at:]) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,8 +21,9 @@ import (
 
 const trafficFeature = "network traffic of groups"
 
-// maxEntries is how many pairs of a group and a link are counted at a time. Those of groups
-// that have ended make room at each reading; until then, more are not counted.
+// maxEntries is how many pairs of a group and a link are counted at a time. At each reading
+// those make room whose group has ended or is not the host's, or whose link is not there: whoever
+// may make links of his own could fill the map with them. Until then, more are not counted.
 const maxEntries = 4096
 
 // Traffic counts what the groups of a v2 tree send and receive beside loopback, from its
@@ -218,33 +220,39 @@ const lookAgain = 16
 // Read appends NetSent, NetReceived, NetPacketsSent and NetPacketsReceived of each group
 // that sent or received something since the opening, and of the groups around it, stamped
 // with now: by Link, or as the whole in another network namespace than this process's, whose
-// links are not the host's. The headers of segments that the device makes are not among the bytes.
+// links are not the host's. The headers of segments that the device makes are not among the
+// bytes; nor is, in another namespace, what is sent or received during a reading.
 func (t *Traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	current, err := t.read()
 	if err != nil {
 		return to, err
 	}
+	links, err := hostLinks()
+	if err != nil {
+		return to, fmt.Errorf("read %s: %w", trafficFeature, err)
+	}
 	t.round++
-	there := map[string]bool{}
+	there, active := map[string]bool{}, map[uint64]bool{}
 	for k, c := range current {
 		g, err := t.group(k.Group)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := t.counts.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return to, fmt.Errorf("read %s: %w", trafficFeature, err)
+			if err := t.forget(k); err != nil {
+				return to, err
 			}
-			delete(t.groups, k.Group)
-			delete(t.seen, k)
 			continue
 		}
 		if err != nil {
 			return to, fmt.Errorf("read %s: %w", trafficFeature, err)
 		}
+		active[k.Group] = true
 		part := watch.Part{}
-		if g.host {
-			part = link(int(k.Link))
-		}
 		grown := c.minus(t.seen[k])
-		t.seen[k] = c
+		if g.host && links[int(k.Link)] {
+			part = link(int(k.Link))
+			t.seen[k] = c
+		} else if err := t.forget(k); err != nil {
+			return to, err
+		}
 		for path := g.path; path != ""; path = path[:max(strings.LastIndexByte(path, '/'), 0)] {
 			of := total{path, part}
 			t.totals[of] = t.totals[of].plus(grown)
@@ -252,9 +260,29 @@ func (t *Traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 		}
 	}
 	maps.DeleteFunc(t.totals, func(of total, _ counts) bool {
-		return !there[of.path] && t.idOf(of.path) == 0
+		return of.part.Kind == watch.Link && !links[of.part.ID] || !there[of.path] && t.idOf(of.path) == 0
 	})
+	maps.DeleteFunc(t.groups, func(id uint64, g *group) bool { return !active[id] && t.idOf(g.path) != id })
 	return t.samples(now, to), nil
+}
+
+// forget has a pair be counted from zero on when it comes again.
+func (t *Traffic) forget(k key) error {
+	delete(t.seen, k)
+	if err := t.counts.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read %s: %w", trafficFeature, err)
+	}
+	return nil
+}
+
+// hostLinks are the numbers of the links of this namespace.
+func hostLinks() (map[int]bool, error) {
+	all, err := net.Interfaces()
+	links := map[int]bool{}
+	for _, l := range all {
+		links[l.Index] = true
+	}
+	return links, err
 }
 
 // idOf is the id of the group that has a path now, 0 without one.
