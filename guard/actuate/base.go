@@ -46,9 +46,15 @@ func (h *Host) uncover(name string) (some bool, err error) {
 	defer h.mu.Unlock()
 	sets := strings.HasPrefix(file, "cpuset.")
 	classes := h.touchesClasses(name)
+	ends := func(d *division) bool { return classes || d.inPlace && path.Base(dir) == d.name }
 	match := func(s kernel.Step) bool {
 		if classes && divided(s, resctrl.GuardPrefix) {
 			return true
+		}
+		for _, d := range h.divided {
+			if ends(d) && d.made(s) {
+				return true
+			}
 		}
 		at := path.Dir(s.Path)
 		if _, same := h.original(s.Path); !same {
@@ -71,7 +77,7 @@ func (h *Host) uncover(name string) (some bool, err error) {
 	follow := h.followers(groups...)
 	_, err = h.undo(match)
 	if err == nil {
-		maps.DeleteFunc(h.divided, func(_ string, d *division) bool { return classes || d.inPlace && path.Base(dir) == d.name })
+		maps.DeleteFunc(h.divided, func(_ string, d *division) bool { return ends(d) })
 	}
 	return true, errors.Join(err, follow())
 }

@@ -283,8 +283,9 @@ func (h *Host) shared(in map[int]string, group string, d *division) error {
 	if err != nil || alone(in, d.from, threads) {
 		return err
 	}
-	delete(h.divided, group)
-	_, err = h.undo(d.made)
+	if _, err = h.undo(d.made); err == nil {
+		delete(h.divided, group)
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/guard/control"
@@ -438,6 +439,12 @@ func TestShareInPlace(t *testing.T) {
 	if err := h.k.WriteFile(bulk+"/tasks", "200"); err != nil {
 		t.Fatal(err)
 	}
+	h.fate.count, h.fate.at, h.fate.err = 0, 1, syscall.EBUSY
+	if err := g.Follow(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("the kernel refuses: %v", err)
+	}
+	is("still cut", "L3:0=030;1=030 MB:0=100;1=100 tasks 102 200")
+	h.fate.at, h.fate.err = 0, nil
 	if err := g.Follow(); err != nil {
 		t.Fatal(err)
 	}
@@ -454,6 +461,33 @@ func TestShareInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.same(h.tree)
+}
+
+// A class that was narrowed in place has what it had before any other class is written.
+func TestShareInPlaceGivesWay(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := shared(t, "skylake", func(r *fakekernel.Resctrl) { r.Lines[0].CLOSIDs = 3 })
+	g := h.open()
+	node := g.Base(func() {})
+	had := h.group("berth-bulk")
+	for range 2 { // the second time, it is cut of what it had
+		if _, err := g.Apply(ctx, ways("batch/a", 6)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Apply(ctx, ways("batch/b/c", 2)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := h.group("berth-bulk"), "L3:0=00c;1=003 MB:0=100;1=100 tasks 102"; got != want {
+			t.Errorf("cut: %s, want %s", got, want)
+		}
+		if err := node.WriteFile(fakekernel.ResctrlDir+"/schemata", "L3:0=7fc;1=7fc\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.group("berth-bulk"); got != had {
+			t.Errorf("after a write to the default group: %s, want %s", got, had)
+		}
+	}
 }
 
 // A guard whose groups give way to nobody leaves the last CLOSID to classes.

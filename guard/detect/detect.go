@@ -106,6 +106,7 @@ type workload struct {
 	unusual  uint8               // a bit per window, the newest lowest: something was unusual
 	pressed  uint8               // likewise: it was short of memory
 	slow     uint8               // likewise: its instructions took longer than usual
+	onset    watch.Time          // of that: the end of the last window before in which they did not
 	usualUse Mean                // CPU use in the windows from which the usual parts of its wait are known
 	puzzled  int                 // unusual windows in a row without a finding
 	seen     int                 // windows judged, up to lookBack
@@ -357,6 +358,9 @@ func (d *Detector) judge(w *workload) {
 	w.unusual = shift(w.unusual) | bit(d.diagnose(w))
 	w.pressed = shift(w.pressed) | bit(w.stands(MemoryPressure))
 	w.slow = shift(w.slow) | bit(w.stands(CPI))
+	if w.slow&1 == 0 && bits.OnesCount8(w.slow) < agree {
+		w.onset = w.to
+	}
 }
 
 // shift makes room for the bit of a new window.

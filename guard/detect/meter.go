@@ -144,15 +144,16 @@ func (m *meter) lately(from, to watch.Time) (v float64, fresh bool) {
 // at a time than there may be, and the others have turns (resctrl.Turn), of five windows each.
 const heldWindows = 40
 
-// held is as lately, of a level that is told in turns: its last value, unless that is too old.
-func (m *meter) held(from, to watch.Time) (v float64, fresh bool) {
-	if v, fresh = m.lately(from, to); !math.IsNaN(v) {
-		return v, fresh
+// held is the level of what is told in turns: where it is missing in the window, its last value,
+// unless that is too old, or not of after an instant.
+func (m *meter) held(from, to, since watch.Time) (v float64, fresh bool) {
+	if v := m.level(from, to); !math.IsNaN(v) {
+		return v, true
 	}
-	if last, age, ok := m.series.Last(to); ok && age <= heldWindows*(to-from) {
-		v = last
+	if last, age, ok := m.series.Last(to); ok && age <= heldWindows*(to-from) && to-age > since {
+		return last, false
 	}
-	return v, false
+	return math.NaN(), false
 }
 
 // updateUsual takes the window into what is usual of a quantity by whose growth

@@ -1,9 +1,39 @@
 package detect
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
+
+	"berth.dev/berth/watch"
 )
+
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	m := meter{series: *watch.NewSeries(watch.LLCOccupancy, samples)}
+	for i := range watch.Time(3) {
+		if err := m.series.Add((98+i)*watch.Second, float64(1+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		to, since watch.Time // in seconds; the last level is that of 100
+		want      float64    // NaN: none
+		fresh     bool
+	}{
+		{100, 100, 3, true},
+		{101, 99, 3, false},
+		{101, 100, math.NaN(), false},
+		{100 + heldWindows, 99, 3, false},
+		{101 + heldWindows, 99, math.NaN(), false},
+	} {
+		to := tc.to * watch.Second
+		got, fresh := m.held(to-watch.Second, to, tc.since*watch.Second)
+		if !(got == tc.want || math.IsNaN(got) && math.IsNaN(tc.want)) || fresh != tc.fresh {
+			t.Errorf("at %d s, after %d s: %v %v, want %v %v", tc.to, tc.since, got, fresh, tc.want, tc.fresh)
+		}
+	}
+}
 
 // Growth that goes on for a while before anybody suffers must not have become
 // usual by then: by a jump, and by a ramp that is longer than the delay.

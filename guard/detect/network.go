@@ -31,11 +31,15 @@ func (d *Detector) measureNetwork(w *workload) {
 		use, wait := d.link(at, from, to)
 		own := 0.0
 		if m := w.find(watch.NetSent, at.part, ""); m != nil {
-			own = max(m.level(from, to), 0)
+			if v := m.level(from, to); v > 0 {
+				own = v
+			}
 		}
-		full := max(0, use/signalInfos[LinkUse].floor, wait/signalInfos[LinkWait].floor)
-		if math.IsNaN(full) {
-			full = 0
+		full := 0.0
+		for _, v := range []float64{use / signalInfos[LinkUse].floor, wait / signalInfos[LinkWait].floor} {
+			if v > full { // max would make all NaN that is not known
+				full = v
+			}
 		}
 		if own > most || own == most && full > fullest {
 			most, fullest, w.link = own, full, at.part

@@ -1,6 +1,7 @@
 package detect_test
 
 import (
+	"slices"
 	"testing"
 
 	"berth.dev/berth/guard/detect"
@@ -33,5 +34,33 @@ func TestFullLink(t *testing.T) {
 	}
 	if named < 8 {
 		t.Errorf("the neighbour is named in %d of 15 windows", named)
+	}
+}
+
+// The full one of two links is the victim's, whatever is not known of it.
+func TestFullLinkOfTwo(t *testing.T) {
+	t.Parallel()
+	victims := func(s *watch.Sample) bool { return s.Quantity == watch.NetSent && s.Subject.Name == simVictim }
+	for _, tc := range []struct {
+		name    string
+		without func(s *watch.Sample, window int) bool
+	}{
+		{"all is known", func(*watch.Sample, int) bool { return false }},
+		{"neither its rate nor what the victim sends by it", func(s *watch.Sample, _ int) bool {
+			return s.Quantity == watch.LinkRate && s.Subject.Part == simLink || victims(s)
+		}},
+		{"what the victim sends by it since the onset", func(s *watch.Sample, window int) bool { return window >= simQuiet && victims(s) }},
+	} {
+		batches, ends := simulate(named("full link"), 3, 1)
+		for i := range batches {
+			idle := watch.Subject{Part: watch.Part{Kind: watch.Link, ID: simLink.ID + 1}}
+			batches[i] = append(slices.DeleteFunc(batches[i], func(s watch.Sample) bool { return tc.without(&s, i) }),
+				watch.Sample{Time: ends[i], Subject: idle, Quantity: watch.LinkRate, Value: simRate},
+				watch.Sample{Time: ends[i], Subject: idle, Quantity: watch.LinkQueued, Value: 0},
+				watch.Sample{Time: ends[i], Subject: idle, Quantity: watch.NetSent, Value: 1e5 * float64(i)})
+		}
+		if resource, suspect := answer(run(newDetector(t), batches, ends)); resource != "network" || suspect != "batch" {
+			t.Errorf("%s: %s by %q, want network by batch", tc.name, resource, suspect)
+		}
 	}
 }

@@ -118,7 +118,7 @@ func correlation(use, excess *ring) float64 {
 
 // grownMost says who grew most since nobody suffered, of what all grew by. A
 // suspect whose present level is missing counts with that of the last windows, of a cache with
-// the last one (heldWindows), and is not named; while one is silent for longer, nobody is.
+// the last one since the onset (heldWindows), and is not named; without one, nobody is.
 func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, least float64, near func(*workload) bool) claim {
 	var c claims
 	for _, s := range d.workloads {
@@ -134,7 +134,7 @@ func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, lea
 		}
 		level, fresh := at.lately(w.from, w.to)
 		if q == watch.LLCOccupancy {
-			level, fresh = at.held(w.from, w.to)
+			level, fresh = at.held(w.from, w.to, w.onset)
 		}
 		if math.IsNaN(level) {
 			return claim{}

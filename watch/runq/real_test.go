@@ -400,8 +400,9 @@ func TestMovedUnseenWaitsNoMore(t *testing.T) {
 	}
 	var c runqCpu
 	id := p.slots[0].id
-	made := runqStamp{Owner: uint64(armed)<<32 | uint64(pid), Id: id, Start: 1, Cpu: other}
-	c.Waiting[0].Id, c.Waiting[0].Tasks = id, 1
+	start := uint64(ktime(t))
+	made := runqStamp{Owner: uint64(armed)<<32 | uint64(pid), Id: id, Start: start, Cpu: other}
+	c.Mask, c.Waiting[0].Id, c.Waiting[0].Tasks, c.Waiting[0].Since, c.Waiting[0].Throttled = 1, id, 1, start, 1
 	if err := errors.Join(p.objects.Cpus.Put(other, c), p.objects.Stamps.Put(uint32(pid)&(32768-1), made), unix.Kill(pid, unix.SIGCONT)); err != nil {
 		t.Fatal(err)
 	}
@@ -410,11 +411,80 @@ func TestMovedUnseenWaitsNoMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Waiting[0].Tasks == 0 {
-			return
+			break
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Errorf("%d tasks wait on CPU %d, want none", c.Waiting[0].Tasks, other)
+	if w := c.Waiting[0]; w.Tasks != 0 || w.Throttled != 0 || w.Left != 0 {
+		t.Errorf("%+v waits on CPU %d, want none", w, other)
+	}
+}
+
+// TestLeftUnseenIsCounted makes up tasks that wait on a CPU, and posts of such that have left it.
+func TestLeftUnseenIsCounted(t *testing.T) {
+	root := realRoot(t)
+	p := open(t, Options{Root: root}, newGroup(t, root, "victim"))
+	cpu := uint32(firstCPU(t))
+	const ms = time.Millisecond
+	for _, tc := range []struct {
+		name         string
+		tasks, posts uint64
+		left         time.Duration // each, from when they begin to wait or were settled
+		remain       uint64
+		charged      time.Duration // negative: of one that remains, up to now
+	}{
+		{"one", 1, 1, 5 * ms, 0, 5 * ms},
+		{"both", 2, 2, 5 * ms, 0, 10 * ms},
+		{"one of two", 2, 1, 0, 1, -1},
+		{"one, before the last settle", 1, 1, -1000 * ms, 0, 0},
+		{"more than there are, of a group before", 1, 3, 5 * ms, 1, -1},
+	} {
+		before, begin := read(t, p), ktime(t)
+		var c runqCpu
+		w := &c.Waiting[0]
+		w.Id, w.Tasks, w.Since, w.Throttled, c.Mask = p.slots[0].id, tc.tasks, tc.tasks*uint64(begin), 1, 0
+		w.Left = tc.posts<<56 + tc.posts*uint64((begin+tc.left)>>10+1)
+		err := p.objects.Cpus.Put(cpu, c)
+		c.Mask = 1 // once all is there
+		if err := errors.Join(err, p.objects.Cpus.Put(cpu, c)); err != nil {
+			t.Fatal(err)
+		}
+		for range 5000 {
+			done := w.Left == 0 // and a look later, all of it
+			if err := p.objects.Cpus.Lookup(cpu, &c); err != nil {
+				t.Fatal(err)
+			}
+			if done {
+				break
+			}
+			time.Sleep(ms)
+		}
+		if w.Left != 0 || w.Tasks != tc.remain || w.Throttled != tc.remain || c.Mask != tc.remain {
+			t.Errorf("%s: mask %d, %+v, want %d tasks", tc.name, c.Mask, w, tc.remain)
+		}
+		if err := p.objects.Cpus.Put(cpu, runqCpu{}); err != nil {
+			t.Fatal(err)
+		}
+		var delta Snapshot
+		delta.Since(before, read(t, p))
+		got, most := delta.Groups[0].Share(Throttled).Wait, tc.charged+time.Duration(tc.posts)*2*time.Microsecond
+		if tc.charged < 0 {
+			most = ktime(t) - begin
+		}
+		if got < max(tc.charged, 0) || got > most {
+			t.Errorf("%s: waited %v, want %v to %v", tc.name, got, max(tc.charged, 0), most)
+		}
+	}
+}
+
+// ktime is the clock of the probe.
+func ktime(t *testing.T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
 }
 
 func TestThrottledWaitIsTheQuotas(t *testing.T) {

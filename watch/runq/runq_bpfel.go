@@ -24,6 +24,7 @@ type runqCpu struct {
 		Tasks     uint64
 		Since     uint64
 		Throttled uint64
+		Left      uint64
 	}
 }
 

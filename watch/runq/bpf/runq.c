@@ -64,7 +64,11 @@ struct waiting {
 	u64 tasks;
 	u64 since;     // sum over tasks
 	u64 throttled; // nobody else is to blame until one of them runs
+	u64 left;      // tasks that have left unseen and the sum of when, see forget
 };
+
+#define LEFT_TASKS 56 // from this bit on: their number
+#define LEFT_TIME 10  // the sum is in 2^10 ns: 255 tasks fit for years
 
 struct cpu {
 	u64 running; // its own group, or a culprit that is none
@@ -290,9 +294,20 @@ static inline void settle(struct cpu *c, u32 cpu, u32 group, u64 now)
 {
 	struct waiting *w = &c->waiting[group & (MAX_GROUPS - 1)];
 	u64 ns = w->tasks * now - w->since;
-	if (ns >> 63) // see forget
-		ns = 0;
 	u64 id = w->throttled ? THROTTLED : c->running ? c->running : UNKNOWN;
+	if (w->left) {
+		u64 left = __sync_lock_test_and_set(&w->left, 0), tasks = left >> LEFT_TASKS;
+		if (tasks <= w->tasks) { // else the place was another's
+			w->tasks -= tasks;
+			ns -= tasks * now - ((left & ((1ULL << LEFT_TASKS) - 1)) << LEFT_TIME);
+		}
+		if (ns >> 63) // one left before the last settle, which came before its post
+			ns = 0;
+		if (!w->tasks) {
+			w->throttled = 0;
+			c->mask &= ~(1ULL << group);
+		}
+	}
 	w->since = w->tasks * now;
 	charge(place(cpu, group), w->id, id, ns, 0);
 }
@@ -316,14 +331,14 @@ static inline void join(struct cpu *c, u32 cpu, struct watched *as, struct task_
 	s->group = group;
 	if (w->id != as->id) { // the place was another's
 		w->id = as->id;
-		w->tasks = w->since = w->throttled = 0;
+		w->tasks = w->since = w->throttled = w->left = 0;
 	}
 	if (throttled(p)) {
 		settle(c, cpu, group, now);
 		w->throttled = 1;
 	}
-	__sync_fetch_and_add(&w->tasks, 1);
-	__sync_fetch_and_add(&w->since, now);
+	w->tasks++;
+	w->since += now;
 	c->mask |= 1ULL << group;
 }
 
@@ -334,17 +349,16 @@ static inline void leave(struct cpu *c, struct stamp *s, u64 now)
 	struct waiting *w = &c->waiting[group];
 	if (w->id != s->id || !w->tasks)
 		return;
-	__sync_fetch_and_add(&w->tasks, -1);
-	__sync_fetch_and_add(&w->since, -now);
+	w->tasks--;
+	w->since -= now;
 	if (!w->tasks) {
 		w->throttled = 0;
 		c->mask &= ~(1ULL << group);
 	}
 }
 
-// forget takes a task out of the waiting ones of a CPU that it has left unseen: else it
-// would wait there for ever. That CPU's lock is not held: so the counts change in one
-// instruction each, and one settle may miss it.
+// forget posts that a task has left a CPU unseen, where it would wait for ever else. That CPU's
+// lock is not held: so the post is one instruction, and the next settle there takes it in.
 static inline void forget(struct stamp *s, u64 now)
 {
 	u32 cpu = s->cpu;
@@ -352,10 +366,8 @@ static inline void forget(struct stamp *s, u64 now)
 	if (!c)
 		return;
 	struct waiting *w = &c->waiting[s->group & (MAX_GROUPS - 1)];
-	if (w->id != s->id || !w->tasks)
-		return;
-	__sync_fetch_and_add(&w->tasks, -1);
-	__sync_fetch_and_add(&w->since, -now);
+	if (w->id == s->id) // rounded up: no wait is less than nothing
+		__sync_fetch_and_add(&w->left, (1ULL << LEFT_TASKS) + (now >> LEFT_TIME) + 1);
 }
 
 // bucket has steps of 128 ns up to 2048 ns, and 8 steps per octave from there on.
@@ -488,8 +500,12 @@ int sched_migrate_task(u64 *ctx)
 	if (!c)
 		return 0;
 	u64 now = bpf_ktime_get_ns();
-	settle(c, cpu, s->group, now);
-	leave(c, s, now);
+	if (p->thread_info.cpu == cpu) {
+		settle(c, cpu, s->group, now);
+		leave(c, s, now);
+	} else { // it had moved unseen
+		forget(s, now);
+	}
 	s->since = now;
 	__sync_fetch_and_add(&migrated, 1);
 	return 0;
