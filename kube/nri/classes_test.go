@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
 
@@ -522,6 +523,28 @@ func TestClassesAdopted(t *testing.T) {
 	}
 	if words := h.heard.kinds(Word); len(words) != 1 || !strings.Contains(words[0], "bad/a: power class") {
 		t.Errorf("words %q", words)
+	}
+}
+
+// wholePod is a pod of containers a and b that is placed as a whole.
+func (h *classHost) wholePod(name string, words map[string]string) (p *api.PodSandbox, a, b *api.Container) {
+	words = maps.Clone(words)
+	words["berth.dev/scope"] = "pod"
+	p = pod(name, words)
+	h.opt.Pods.(known)[p.Uid] = &PodInfo{Containers: []ContainerInfo{needs("a", place.App, 100), needs("b", place.App, 100)}}
+	return p, container(p, "a", 100), container(p, "b", 100)
+}
+
+// A container whose place was released while it was to come has its classes still.
+func TestClassesOfLostPlace(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+	p, a, b := h.wholePod("web", map[string]string{"berth.dev/cache": "gold"})
+	must(t, h.create(p, a))
+	must(t, h.p.node.Release(context.Background(), "default/web/b", agent.Keep))
+	must(t, h.create(p, b))
+	if got := h.workload("default/web/b").Classes["cache"]; got != "gold" {
+		t.Errorf("class %q", got)
 	}
 }
 

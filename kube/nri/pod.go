@@ -63,11 +63,14 @@ func (p *Plugin) take(ctx context.Context, a *asked) (agent.Workload, error) {
 		delete(p.waiting, a.spec.Request.ID)
 		p.mu.Unlock()
 	}
+	if err != nil {
+		return w, err
+	}
 	a.keepClasses(&w)
-	if err == nil && !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
+	if !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
 		return p.node.Resize(ctx, a.spec) // an init container that was started again after a resize
 	}
-	return w, err
+	return w, nil
 }
 
 func isGone(err error) bool {
