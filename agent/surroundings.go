@@ -118,7 +118,7 @@ func (s *Surroundings) limit(c *Transition) (undo func() error, err error) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV):
 		case err != nil:
-			return nil, errors.Join(err, join(undos...)())
+			return nil, errors.Join(refusal(IOClass, "", w.ID(), err), join(undos...)())
 		case back != nil:
 			undos = append(undos, back)
 		}

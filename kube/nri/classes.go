@@ -9,7 +9,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/podwords"
 )
 
@@ -97,27 +96,28 @@ func (r *refused) text(err error) string {
 }
 
 // dropClasses takes off specs the classes asked for by name that an error is about, and returns
-// them; none if it is about something else.
+// them; none if it is about something else, or about a container that is not among them.
 func dropClasses(specs []agent.Spec, err error) (all []refused) {
-	class, ofClass := errors.AsType[*agent.ClassError](err)
-	_, ofStep := errors.AsType[*kernel.StepError](err)
-	if !ofClass && !ofStep && !errors.Is(err, kernel.ErrNotSupported) {
+	class, ok := errors.AsType[*agent.ClassError](err)
+	if !ok {
 		return nil
 	}
-	for i := range specs {
-		s := &specs[i]
-		for kind, name := range s.Classes {
-			switch {
-			case name == podwords.NoClass:
-				continue
-			case ofClass && (kind != class.Kind || name != class.Name || class.ID != "" && class.ID != s.Request.ID):
+	drop := func(only string) {
+		for i := range specs {
+			s := &specs[i]
+			name := s.Classes[class.Kind]
+			if name == "" || name == podwords.NoClass || only != "" && name != only || class.ID != "" && class.ID != s.Request.ID {
 				continue
 			}
-			s.SetClass(kind, "")
+			s.SetClass(class.Kind, "")
 			s.Annotations = maps.Clone(s.Annotations) // a record's, too
-			s.Annotations[sourceOf(kind)] = fmt.Sprintf("class %q was not to be had", name)
-			all = append(all, refused{s, kind, name})
+			s.Annotations[sourceOf(class.Kind)] = fmt.Sprintf("class %q was not to be had", name)
+			all = append(all, refused{s, class.Kind, name})
 		}
+	}
+	drop(class.Name)
+	if len(all) == 0 && class.Err != nil {
+		drop("") // another class had to give way to theirs
 	}
 	return all
 }

@@ -391,20 +391,20 @@ func TestClassesLack(t *testing.T) {
 	}
 }
 
-// broken is a kernel that refuses writes to files of a name or, with a limit, all from then on,
+// broken is a kernel that refuses writes to some files or, with a limit, all from then on,
 // as if whoever writes had ended there.
 type broken struct {
 	*fakekernel.Kernel
-	file  string
-	limit int // 0 is none
-	mu    sync.Mutex
-	count int
+	refuses func(file string) bool // nil is none
+	limit   int                    // 0 is none
+	mu      sync.Mutex
+	count   int
 }
 
 func (b *broken) do(name string, op func() error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.count++; path.Base(name) == b.file || b.limit > 0 && b.count > b.limit {
+	if b.count++; b.refuses != nil && b.refuses(name) || b.limit > 0 && b.count > b.limit {
 		return syscall.EIO
 	}
 	return op()
@@ -429,7 +429,7 @@ func TestClassesRefusedByKernel(t *testing.T) {
 	for _, strict := range []string{"false", "true"} {
 		h := newClassHost(t, fakekernel.V2(), nil)
 		must(t, h.p.Close())
-		h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, file: "io.max"})
+		h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: func(file string) bool { return path.Base(file) == "io.max" }})
 		h.p = open(t, h.opt)
 		p := pod("web", map[string]string{"berth.dev/io": "slow", "berth.dev/cache": "gold", "berth.dev/strict": strict})
 		c := container(p, "a", 100)
@@ -545,6 +545,53 @@ func TestClassesOfLostPlace(t *testing.T) {
 	must(t, h.create(p, b))
 	if got := h.workload("default/web/b").Classes["cache"]; got != "gold" {
 		t.Errorf("class %q", got)
+	}
+}
+
+// A write that fails takes away the class that it is of, and nothing else: not other kinds, and
+// no class of another container in the same change.
+func TestClassesOfOthersStay(t *testing.T) {
+	t.Parallel()
+	all := map[agent.ClassKind]string{"cache": "gold", "io": "slow", "power": "power"}
+	without := func(kind agent.ClassKind) map[agent.ClassKind]string {
+		some := maps.Clone(all)
+		delete(some, kind)
+		return some
+	}
+	for name, tc := range map[string]struct {
+		fails func(h *classHost, file string) bool
+		a, b  map[agent.ClassKind]string
+	}{
+		"limit of a's group": {func(h *classHost, file string) bool { return strings.HasSuffix(file, "db.a/io.max") }, without("io"), all},
+		"priority of a": {func(h *classHost, file string) bool {
+			return strings.HasPrefix(file, "proc/"+h.pids["db.a"]+"/ioprio")
+		}, without("io"), all},
+		"the cache class":       {func(_ *classHost, file string) bool { return strings.HasSuffix(file, "/berth-gold/schemata") }, without("cache"), without("cache")},
+		"the other cache class": {func(_ *classHost, file string) bool { return file == fakekernel.ResctrlDir+"/schemata" }, without("cache"), without("cache")},
+		"preference of CPU 1, which is b's": {func(_ *classHost, file string) bool {
+			return strings.HasSuffix(file, "/policy1/energy_performance_preference")
+		}, all, without("power")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newClassHost(t, fakekernel.V2(), nil)
+			must(t, h.p.Close())
+			h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: func(file string) bool { return tc.fails(h, file) }})
+			h.p = open(t, h.opt)
+			p := guaranteed(pod("db", map[string]string{"berth.dev/cache": "gold", "berth.dev/io": "slow", "berth.dev/power": "power"}))
+			a, b := container(p, "a", 1000), container(p, "b", 1000)
+			for _, c := range []*api.Container{a, b} {
+				h.make(c)
+				c.State = api.ContainerState_CONTAINER_RUNNING
+			}
+			_, err := h.p.Synchronize(context.Background(), []*api.PodSandbox{p}, []*api.Container{a, b})
+			must(t, err)
+			for id, want := range map[string]map[agent.ClassKind]string{"default/db/a": tc.a, "default/db/b": tc.b} {
+				if diff := cmp.Diff(want, h.workload(id).Classes); diff != "" {
+					t.Errorf("classes of %s (-want +got):\n%s\n%s", id, diff, strings.Join(h.heard.kinds(Word), "\n"))
+				}
+			}
+		})
 	}
 }
 
