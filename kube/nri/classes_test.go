@@ -446,6 +446,9 @@ func TestClassesRefusedByKernel(t *testing.T) {
 		if words := h.heard.kinds(Word); len(words) == 0 || !strings.Contains(words[0], "io.max") {
 			t.Errorf("words %q", words)
 		}
+		if diff := cmp.Diff(map[agent.ClassKind]string{"cache": "gold"}, h.workload("default/web/a").Classes); diff != "" {
+			t.Errorf("classes (-want +got):\n%s", diff)
+		}
 	}
 }
 
