@@ -551,6 +551,87 @@ func TestClassesOfLostPlace(t *testing.T) {
 	}
 }
 
+// A class that the runtime gives one container of a pod stays, though the pod had its places, and
+// their classes, before the container came; that of its pod's others stays, too.
+func TestClassesOfRuntimeInWholePod(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+	p, a, b := h.wholePod("web", map[string]string{"berth.dev/cache": "gold"})
+	b.Linux.Rdt = &api.LinuxRdt{ClosId: api.String("theirs")}
+	h.begin(p, a)
+	h.begin(p, b)
+	if got := h.tasks("gold"); got != h.pids["web.a"] {
+		t.Errorf("in gold are %q, want %s", got, h.pids["web.a"])
+	}
+	w := h.workload("default/web/b")
+	if from := w.Spec.Annotations[sourceOf("cache")]; w.Classes["cache"] != "" || !strings.Contains(from, "theirs") {
+		t.Errorf("class %q, from %q", w.Classes["cache"], from)
+	}
+	res := &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(205)}}
+	_, err := h.p.UpdateContainer(context.Background(), p, b, res)
+	must(t, err)
+	if got := h.workload("default/web/b").Classes["cache"]; got != "" {
+		t.Errorf("resized it has class %q", got)
+	}
+}
+
+// A pod that is placed as a whole goes without a class that it cannot have, and keeps its place;
+// a strict one is refused.
+func TestClassesRefusedInWholePod(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		word, class string
+		refuses     func(file string) bool
+		lost        []string // containers
+	}{
+		"before":        {"berth.dev/power", "power", nil, []string{"a", "b"}}, // it has no CPUs of its own
+		"when it comes": {"berth.dev/io", "slow", func(file string) bool { return strings.HasSuffix(file, "web.b/io.max") }, []string{"b"}},
+	} {
+		for _, strict := range []string{"false", "true"} {
+			t.Run(name+", strict "+strict, func(t *testing.T) {
+				t.Parallel()
+				h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+				must(t, h.p.Close())
+				h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: tc.refuses})
+				h.p = open(t, h.opt)
+				p, a, b := h.wholePod("web", map[string]string{tc.word: tc.class, "berth.dev/cache": "gold", "berth.dev/strict": strict})
+				h.make(a)
+				h.make(b)
+				err := h.create(p, a)
+				if err == nil {
+					err = h.create(p, b)
+				}
+				if strict == "true" {
+					if err == nil || !strings.Contains(err.Error(), "not placed: ") {
+						t.Errorf("strict: %v", err)
+					}
+					return
+				}
+				must(t, err)
+				if fell := h.heard.kinds(Fallback); len(fell) > 0 {
+					t.Errorf("fallbacks %q", fell)
+				}
+				words := h.heard.kinds(Word)
+				for _, c := range tc.lost {
+					if !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "web/"+c+": ") && strings.Contains(w, "goes without") }) {
+						t.Errorf("of %s is told %q", c, words)
+					}
+				}
+				for _, c := range []string{"a", "b"} {
+					w := h.workload("default/web/" + c)
+					kind := agent.ClassKind(path.Base(tc.word))
+					if lost := slices.Contains(tc.lost, c); (w.Classes[kind] == "") != lost || w.Classes["cache"] != "gold" || w.Spec.Annotations[scopeKey] == "" {
+						t.Errorf("%s has classes %v, lost %v, scope %q", c, w.Classes, lost, w.Spec.Annotations[scopeKey])
+					}
+					if from := w.Spec.Annotations[sourceOf(kind)]; slices.Contains(tc.lost, c) != strings.Contains(from, "not to be had") {
+						t.Errorf("%s has its %s class from %q", c, kind, from)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A write that fails takes away the class that it is of, and nothing else: not other kinds, and
 // no class of another container in the same change.
 func TestClassesOfOthersStay(t *testing.T) {
