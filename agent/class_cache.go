@@ -105,6 +105,13 @@ func (k *cacheClasses) used(c *Transition) func(kernel.Step) bool {
 	}
 }
 
+func (k *cacheClasses) about(_ *Transition, s kernel.Step) (name, id string) {
+	if rest, ok := strings.CutPrefix(s.Path, path.Join(k.t.Dir, resctrl.Prefix)); ok {
+		name, _, _ = strings.Cut(rest, "/")
+	}
+	return name, ""
+}
+
 // follow puts the threads of workloads into the groups of their classes, and takes those that
 // are no workload's of the class any more out of them.
 func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err error) {

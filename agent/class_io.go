@@ -215,6 +215,8 @@ func (k *ioClasses) used(c *Transition) func(kernel.Step) bool {
 	}
 }
 
+func (*ioClasses) about(*Transition, kernel.Step) (name, id string) { return "", "" }
+
 func (k *ioClasses) threads(w *Workload) ([]int, error) {
 	if w.State == Reserved {
 		return nil, nil
@@ -277,7 +279,7 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 	for w := range c.Former() {
 		if c.After(w.ID()) == nil {
 			if err := each(w, "", ""); err != nil {
-				return moved, undo, err
+				return moved, undo, refusal(IOClass, "", w.ID(), err)
 			}
 		}
 	}
@@ -287,7 +289,7 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 		}
 		name := config.ClassOf(IOClass, &w.Spec)
 		if err := each(w, config.IO.Priority(name), "I/O class "+name); err != nil {
-			return moved, undo, err
+			return moved, undo, refusal(IOClass, name, w.ID(), err)
 		}
 	}
 	return moved, undo, nil

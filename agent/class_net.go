@@ -93,7 +93,7 @@ func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
+			return nil, refusal(NetClass, "", w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
 		}
 		some, err := k.mark(c, w, g, layout)
 		if err != nil {
@@ -279,6 +279,15 @@ func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 		}
 		return groups[s.Path] || groups[path.Dir(s.Path)]
 	}
+}
+
+func (k *netClasses) about(c *Transition, s kernel.Step) (name, id string) {
+	for _, w := range k.members(c.Workloads()) {
+		if g, err := k.groupOf(w); err == nil && (s.Path == g.dir || path.Dir(s.Path) == g.dir) {
+			return k.n.opt.Classes.ClassOf(NetClass, &w.Spec), w.ID()
+		}
+	}
+	return "", ""
 }
 
 // follow puts the processes of workloads into the groups made for them, and those that are not

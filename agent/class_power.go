@@ -135,7 +135,7 @@ func (k *powerClasses) divide(c *Transition) error {
 		case w == nil:
 			k.n.lack(wishes[i].Who, err)
 		case k.asks(c, w):
-			return fmt.Errorf("workload %q: %w", w.ID(), err)
+			return refusal(PowerClass, wishes[i].Name, w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
 		}
 	}
 	k.d = d
@@ -186,6 +186,14 @@ func (k *powerClasses) plan(c *Transition) (kernel.Plan, error) {
 		return nil, err
 	}
 	return k.d.Plan, nil
+}
+
+func (k *powerClasses) about(c *Transition, s kernel.Step) (name, id string) {
+	w := c.After(k.d.For(s.Path))
+	if w == nil {
+		return "", ""
+	}
+	return k.n.classesNow().ClassOf(PowerClass, &w.Spec), w.ID()
 }
 
 // follow has nothing to move: settings are of CPUs.

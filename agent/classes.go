@@ -228,13 +228,22 @@ func (n *Node) Classes() ClassConfig {
 // ClassError is a class that a workload cannot have.
 type ClassError struct {
 	Kind ClassKind
+	// Name is the class's; "" if it is any of the kind.
 	Name string
 	// ID is the workload's; "" if no workload can have it.
 	ID     string
 	Reason string
+	// Err is what the host refuses, or lacks; nil if Reason says why.
+	Err error
 }
 
+// Unwrap returns Err.
+func (e *ClassError) Unwrap() error { return e.Err }
+
 func (e *ClassError) Error() string {
+	if e.Err != nil {
+		return e.Err.Error()
+	}
 	return fmt.Sprintf("%s class %q: %s", e.Kind, e.Name, e.Reason)
 }
 
@@ -249,8 +258,29 @@ type classifier interface {
 	follow(c *Transition) (moved int, undo func() error, err error)
 	// used reports whether a step made what a transition still needs.
 	used(c *Transition) func(kernel.Step) bool
+	// about says of which class a step of the plan is, and of which workload; "" is several.
+	about(c *Transition, s kernel.Step) (name, id string)
 	// notes are plain warnings about the class of a workload, which is defined.
 	notes(w *Workload) []string
+}
+
+// refusal makes an error a *ClassError if it is what the host refuses a class, or lacks.
+func refusal(kind ClassKind, name, id string, err error) error {
+	_, known := errors.AsType[*ClassError](err)
+	_, refused := errors.AsType[*kernel.StepError](err)
+	if known || !refused && !errors.Is(err, kernel.ErrNotSupported) {
+		return err
+	}
+	return &ClassError{Kind: kind, Name: name, ID: id, Err: err}
+}
+
+// refusal is that of a classifier's plan.
+func (k *concerned) refusal(c *Transition, err error) error {
+	var name, id string
+	if e, ok := errors.AsType[*kernel.StepError](err); ok {
+		name, id = k.about(c, e.Step)
+	}
+	return refusal(k.kind, name, id, err)
 }
 
 // isClassStep reports whether a step is one of a classifier.
@@ -366,7 +396,7 @@ func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
 			}
 		}
 		if err != nil {
-			return done, errors.Join(err, join(undos...)())
+			return done, errors.Join(k.refusal(c, err), join(undos...)())
 		}
 	}
 	done.Undo = join(undos...)

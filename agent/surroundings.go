@@ -106,8 +106,9 @@ func (s *Surroundings) limited(c *Transition) (all []*Workload) {
 	return all
 }
 
-// limit has workloads get what their I/O classes say. A group that has just gone is no error.
-func (s *Surroundings) limit(c *Transition) (undo func() error, err error) {
+// limit has workloads get what their I/O classes say. A group that has just gone is no error, and
+// what the kernel refuses a workload that the transition is not about is told and holds nothing up.
+func (s *Surroundings) limit(c *Transition, tell func(error)) (undo func() error, err error) {
 	var undos []func() error
 	for _, w := range s.limited(c) {
 		var back func() error
@@ -117,8 +118,10 @@ func (s *Surroundings) limit(c *Transition) (undo func() error, err error) {
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV):
+		case err != nil && !c.asks(w.ID()):
+			tell(fmt.Errorf("workload %q goes without limits of its I/O class: %w", w.ID(), err))
 		case err != nil:
-			return nil, errors.Join(err, join(undos...)())
+			return nil, errors.Join(refusal(IOClass, "", w.ID(), err), join(undos...)())
 		case back != nil:
 			undos = append(undos, back)
 		}
@@ -183,7 +186,7 @@ func (s *Surroundings) Enforce(c *Transition, idle []string, tell func(error)) (
 	if err != nil {
 		return done, errors.Join(err, call(awake))
 	}
-	unlimited, err := s.limit(c)
+	unlimited, err := s.limit(c, tell)
 	if err != nil {
 		return done, errors.Join(err, call(back), call(awake))
 	}

@@ -58,7 +58,7 @@ func families(podLabels bool) []family {
 		{"berth_fenced_cpus", "CPUs that stay idle beside owned ones, by NUMA node.", node},
 		{"berth_free_cpus", "Shared CPUs that a workload of any class but SYSTEM could own, by NUMA node.", node},
 		{"berth_workloads", "Workloads that have a place.", []string{"class"}},
-		{"berth_class_workloads", "Workloads that have a cache, I/O or power class, by kind.", []string{"kind", "name"}},
+		{"berth_class_workloads", "Workloads that have a cache, I/O, power or network class, by kind.", []string{"kind", "name"}},
 		{"berth_power_profile_cpus", "CPUs that have a power profile, those that no workload owns too.", []string{"name"}},
 		{"berth_hidden_workloads", "Placed workloads that have no series of their own, as there are too many.", nil},
 

@@ -387,7 +387,7 @@ function drawGuard(g) {
   $("calm").hidden = g.mode === "off" || g.suffers.length > 0;
 }
 
-const titles = { cache: "Caches", io: "Block I/O", power: "Power" };
+const titles = { cache: "Caches", io: "Block I/O", power: "Power", net: "Network" };
 
 function drawClasses(kinds) {
   $("classes").hidden = kinds.length === 0;

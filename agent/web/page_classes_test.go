@@ -1,12 +1,29 @@
 package web
 
 import (
+	"fmt"
+	"regexp"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/agent"
 )
+
+// Every kind of class has a title on the page.
+func TestEveryKindHasATitle(t *testing.T) {
+	t.Parallel()
+	script, err := assets.ReadFile("page.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	titles := regexp.MustCompile(`const titles = \{.*\};`).Find(script)
+	for _, kind := range agent.ClassKinds() {
+		if !regexp.MustCompile(fmt.Sprintf(`\b%s: "`, kind)).Match(titles) {
+			t.Errorf("no title of kind %s: %s", kind, titles)
+		}
+	}
+}
 
 // The page tells each kind that the host has, in words.
 func TestClassesInWords(t *testing.T) {

@@ -49,7 +49,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 			continue
 		}
 		for path, v := range p.want {
-			v.why = "profile " + w.Name + " of " + w.Who
+			v.why, v.who = "profile "+w.Name+" of "+w.Who, w.Who
 			asked[path] = append(asked[path], asks{v, w.CPUs})
 		}
 	}
@@ -73,7 +73,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 			others = others.Minus(a.by)
 		}
 		if wanted && !others.IsEmpty() || !wanted && changed {
-			take(value{original, "as it was"})
+			take(value{text: original, why: "as it was"})
 		}
 		switch {
 		case wanted && left(s.path):
@@ -87,6 +87,9 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	d.Plan, err = h.steps(d.want)
 	return d, err
 }
+
+// For returns whose wish a file has (Wish.Who); "" if it is none's.
+func (d *Division) For(path string) string { return d.want[path].who }
 
 // settle has limits not cross, and preferences and biases be what governors leave them.
 func (d *Division) settle(h *Host, was func(string) (string, bool), left func(string) bool) {
@@ -104,7 +107,7 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 				if !changed {
 					text = now[file]
 				}
-				d.want[file] = value{text, "as it was"}
+				d.want[file] = value{text: text, why: "as it was"}
 			}
 		}
 	}
@@ -125,9 +128,9 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 		switch {
 		case !lowWanted && !highWanted || number(low.now) <= number(high.now):
 		case left(low.path):
-			d.want[high.path] = value{low.now, "no less than the lower limit, which is left to another program"}
+			d.want[high.path] = value{text: low.now, why: "no less than the lower limit, which is left to another program"}
 		default:
-			d.want[low.path] = value{high.now, "no more than the upper limit"}
+			d.want[low.path] = value{text: high.now, why: "no more than the upper limit"}
 		}
 	}
 	for _, p := range h.Policies {
@@ -137,7 +140,7 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 			governor.text = p.Governor
 		}
 		if _, wanted := d.want[preference]; wanted && active(p.Driver) && governor.text == performance && !left(preference) {
-			d.want[preference] = value{performance, "governor performance admits no other"}
+			d.want[preference] = value{text: performance, why: "governor performance admits no other"}
 		}
 	}
 }

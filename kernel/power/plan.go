@@ -81,7 +81,7 @@ func (h *Host) planned(cpus cpuset.Set, want func(*planner) error) (plan kernel.
 // values are what files are to have, by path.
 type values map[string]value
 
-type value struct{ text, why string }
+type value struct{ text, why, who string }
 
 // planner collects what the settings of some CPUs come to.
 type planner struct {
@@ -90,7 +90,7 @@ type planner struct {
 	want values
 }
 
-func (p *planner) set(file, text, why string) { p.want[file] = value{text, why} }
+func (p *planner) set(file, text, why string) { p.want[file] = value{text: text, why: why} }
 
 // all takes settings: those of frequencies by policy, and the others.
 func (p *planner) all(of func(Policy) Settings, s Settings) error {

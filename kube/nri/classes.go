@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/podwords"
 )
 
@@ -64,7 +64,8 @@ func runtimeClass(kind agent.ClassKind, c *api.Container) string {
 
 // chooseClasses gives a spec the classes that its pod names. Of a kind of which the container
 // has a class of its runtime it gets none: that one stays.
-func (p *Plugin) chooseClasses(spec *agent.Spec, r *podwords.Reading, c *api.Container) {
+func (p *Plugin) chooseClasses(a *asked, r *podwords.Reading, c *api.Container) {
+	spec := &a.spec
 	for kind, name := range r.Wish.Classes {
 		spec.SetClass(agent.ClassKind(kind), name)
 	}
@@ -79,6 +80,7 @@ func (p *Plugin) chooseClasses(spec *agent.Spec, r *podwords.Reading, c *api.Con
 			}
 		}
 		spec.SetClass(kind, podwords.NoClass)
+		a.theirs = append(a.theirs, kind)
 		spec.Annotations[sourceOf(kind)] = fmt.Sprintf("the container has class %q of its runtime", theirs)
 	}
 }
@@ -87,75 +89,111 @@ func sourceOf(kind agent.ClassKind) string { return agent.SourcePrefix + string(
 
 // refused is a class that a container asked for by name and goes without.
 type refused struct {
-	spec *agent.Spec
+	of   int // which of the specs
 	kind agent.ClassKind
 	name string
+	why  error
 }
 
-func (r *refused) text(err error) string {
-	return fmt.Sprintf("%s class %q: it goes without: %v", r.kind, r.name, err)
+func (r *refused) text() string {
+	return fmt.Sprintf("%s class %q: it goes without: %v", r.kind, r.name, r.why)
+}
+
+// without tries until no spec asks for a class that it cannot have, and returns which those were.
+// Of strict ones that is an error, a *RefusedError.
+func without(specs []agent.Spec, strict bool, try func() error) (lost []refused, err error) {
+	for err = try(); err != nil; err = try() {
+		more := dropClasses(specs, err)
+		if len(more) == 0 {
+			return lost, err
+		}
+		if strict {
+			return lost, &RefusedError{err}
+		}
+		lost = append(lost, more...)
+	}
+	return lost, nil
 }
 
 // dropClasses takes off specs the classes asked for by name that an error is about, and returns
-// them; none if it is about something else.
+// them; none if it is about something else, or about a container that is not among them.
 func dropClasses(specs []agent.Spec, err error) (all []refused) {
-	class, ofClass := errors.AsType[*agent.ClassError](err)
-	_, ofStep := errors.AsType[*kernel.StepError](err)
-	if !ofClass && !ofStep && !errors.Is(err, kernel.ErrNotSupported) {
+	class, ok := errors.AsType[*agent.ClassError](err)
+	if !ok {
 		return nil
 	}
-	for i := range specs {
-		s := &specs[i]
-		for kind, name := range s.Classes {
-			switch {
-			case name == podwords.NoClass:
-				continue
-			case ofClass && (kind != class.Kind || name != class.Name || class.ID != "" && class.ID != s.Request.ID):
+	drop := func(only string) {
+		for i := range specs {
+			s := &specs[i]
+			name := s.Classes[class.Kind]
+			if name == "" || name == podwords.NoClass || only != "" && name != only || class.ID != "" && class.ID != s.Request.ID {
 				continue
 			}
-			s.SetClass(kind, "")
+			s.SetClass(class.Kind, "")
 			s.Annotations = maps.Clone(s.Annotations) // a record's, too
-			s.Annotations[sourceOf(kind)] = fmt.Sprintf("class %q was not to be had", name)
-			all = append(all, refused{s, kind, name})
+			s.Annotations[sourceOf(class.Kind)] = fmt.Sprintf("class %q was not to be had", name)
+			all = append(all, refused{i, class.Kind, name, err})
 		}
+	}
+	drop(class.Name)
+	if len(all) == 0 && class.Err != nil {
+		drop("") // another class had to give way to theirs
 	}
 	return all
 }
 
 // placeSpec places a container; a class that it cannot have it goes without, unless it is strict.
 func (p *Plugin) placeSpec(ctx context.Context, pod *api.PodSandbox, c *api.Container, spec agent.Spec, strict bool) (agent.Workload, error) {
-	w, err := p.node.Place(ctx, spec)
+	var w agent.Workload
 	specs := []agent.Spec{spec}
-	for err != nil {
-		lost := dropClasses(specs, err)
-		if len(lost) == 0 {
-			return w, err
-		}
-		if strict {
-			return w, &RefusedError{err}
-		}
-		why := err
-		if w, err = p.node.Place(ctx, specs[0]); err == nil {
-			p.tellLost(pod, c, lost, why)
-		}
+	lost, err := without(specs, strict, func() (err error) {
+		w, err = p.node.Place(ctx, specs[0])
+		return err
+	})
+	if err == nil {
+		p.tellLost(pod, c, lost)
 	}
-	return w, nil
+	return w, err
+}
+
+// arrive has a workload that has its place be in a group, with classes and annotations: those of
+// spec, less what it cannot have.
+func (p *Plugin) arrive(ctx context.Context, held *agent.Workload, spec agent.Spec, strict bool) (w agent.Workload, lost []refused, err error) {
+	group, had, is := spec.Group, held.Spec.Classes, held.State != agent.Reserved && held.Spec.Group == spec.Group
+	specs := []agent.Spec{held.Spec}
+	specs[0].Classes, specs[0].Annotations = spec.Classes, spec.Annotations
+	lost, err = without(specs, strict, func() (err error) {
+		if !maps.Equal(had, specs[0].Classes) {
+			if w, err = p.node.Resize(ctx, specs[0]); err != nil || is {
+				return err
+			}
+			had = specs[0].Classes
+		}
+		w, err = p.node.Arrive(ctx, held.ID(), group, specs[0].Annotations)
+		return err
+	})
+	return w, lost, err
 }
 
 // keepClasses has a container that is there ask for the classes that it asks for already: a pod
-// names others never, and one that was not to be had is not tried again.
+// names others never, and one that was not to be had is not tried again. Those of its runtime
+// may have come since.
 func (a *asked) keepClasses(w *agent.Workload) {
 	a.spec.Classes = w.Spec.Classes
 	for _, kind := range agent.ClassKinds() {
+		if slices.Contains(a.theirs, kind) {
+			a.spec.SetClass(kind, podwords.NoClass)
+			continue
+		}
 		if text, ok := w.Spec.Annotations[sourceOf(kind)]; ok {
 			a.spec.Annotations[sourceOf(kind)] = text
 		}
 	}
 }
 
-func (p *Plugin) tellLost(pod *api.PodSandbox, c *api.Container, lost []refused, why error) {
+func (p *Plugin) tellLost(pod *api.PodSandbox, c *api.Container, lost []refused) {
 	for i := range lost {
-		p.tell(about(Word, pod, c, "%s", lost[i].text(why)))
+		p.tell(about(Word, pod, c, "%s", lost[i].text()))
 	}
 }
 
@@ -171,17 +209,11 @@ func (p *Plugin) join(ctx context.Context, pod *api.PodSandbox, c *api.Container
 		if err != nil {
 			return err
 		}
-		_, err = p.node.Arrive(ctx, id, held.Spec.Group, held.Spec.Annotations)
-		specs := []agent.Spec{held.Spec}
-		lost := dropClasses(specs, err)
-		if len(lost) == 0 {
-			return err
+		r := p.words(pod, c.GetName())
+		_, lost, err := p.arrive(ctx, &held, held.Spec, r.Strict() || p.wording.Load().Strict)
+		if err == nil {
+			p.tellLost(pod, c, lost)
 		}
-		if r := p.words(pod, c.GetName()); r.Strict() || p.wording.Load().Strict {
-			return &RefusedError{err}
-		}
-		p.tellLost(pod, c, lost, err)
-		_, err = p.node.Resize(ctx, specs[0])
 		return err
 	})
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
 
@@ -390,20 +391,20 @@ func TestClassesLack(t *testing.T) {
 	}
 }
 
-// broken is a kernel that refuses writes to files of a name or, with a limit, all from then on,
+// broken is a kernel that refuses writes to some files or, with a limit, all from then on,
 // as if whoever writes had ended there.
 type broken struct {
 	*fakekernel.Kernel
-	file  string
-	limit int // 0 is none
-	mu    sync.Mutex
-	count int
+	refuses func(file string) bool // nil is none
+	limit   int                    // 0 is none
+	mu      sync.Mutex
+	count   int
 }
 
 func (b *broken) do(name string, op func() error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.count++; path.Base(name) == b.file || b.limit > 0 && b.count > b.limit {
+	if b.count++; b.refuses != nil && b.refuses(name) || b.limit > 0 && b.count > b.limit {
 		return syscall.EIO
 	}
 	return op()
@@ -428,7 +429,7 @@ func TestClassesRefusedByKernel(t *testing.T) {
 	for _, strict := range []string{"false", "true"} {
 		h := newClassHost(t, fakekernel.V2(), nil)
 		must(t, h.p.Close())
-		h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, file: "io.max"})
+		h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: func(file string) bool { return path.Base(file) == "io.max" }})
 		h.p = open(t, h.opt)
 		p := pod("web", map[string]string{"berth.dev/io": "slow", "berth.dev/cache": "gold", "berth.dev/strict": strict})
 		c := container(p, "a", 100)
@@ -444,6 +445,9 @@ func TestClassesRefusedByKernel(t *testing.T) {
 		must(t, err)
 		if words := h.heard.kinds(Word); len(words) == 0 || !strings.Contains(words[0], "io.max") {
 			t.Errorf("words %q", words)
+		}
+		if diff := cmp.Diff(map[agent.ClassKind]string{"cache": "gold"}, h.workload("default/web/a").Classes); diff != "" {
+			t.Errorf("classes (-want +got):\n%s", diff)
 		}
 	}
 }
@@ -522,6 +526,156 @@ func TestClassesAdopted(t *testing.T) {
 	}
 	if words := h.heard.kinds(Word); len(words) != 1 || !strings.Contains(words[0], "bad/a: power class") {
 		t.Errorf("words %q", words)
+	}
+}
+
+// wholePod is a pod of containers a and b that is placed as a whole.
+func (h *classHost) wholePod(name string, words map[string]string) (p *api.PodSandbox, a, b *api.Container) {
+	words = maps.Clone(words)
+	words["berth.dev/scope"] = "pod"
+	p = pod(name, words)
+	h.opt.Pods.(known)[p.Uid] = &PodInfo{Containers: []ContainerInfo{needs("a", place.App, 100), needs("b", place.App, 100)}}
+	return p, container(p, "a", 100), container(p, "b", 100)
+}
+
+// A container whose place was released while it was to come has its classes still.
+func TestClassesOfLostPlace(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+	p, a, b := h.wholePod("web", map[string]string{"berth.dev/cache": "gold"})
+	must(t, h.create(p, a))
+	must(t, h.p.node.Release(context.Background(), "default/web/b", agent.Keep))
+	must(t, h.create(p, b))
+	if got := h.workload("default/web/b").Classes["cache"]; got != "gold" {
+		t.Errorf("class %q", got)
+	}
+}
+
+// A class that the runtime gives one container of a pod stays, though the pod had its places, and
+// their classes, before the container came; that of its pod's others stays, too.
+func TestClassesOfRuntimeInWholePod(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+	p, a, b := h.wholePod("web", map[string]string{"berth.dev/cache": "gold"})
+	b.Linux.Rdt = &api.LinuxRdt{ClosId: api.String("theirs")}
+	h.begin(p, a)
+	h.begin(p, b)
+	if got := h.tasks("gold"); got != h.pids["web.a"] {
+		t.Errorf("in gold are %q, want %s", got, h.pids["web.a"])
+	}
+	w := h.workload("default/web/b")
+	if from := w.Spec.Annotations[sourceOf("cache")]; w.Classes["cache"] != "" || !strings.Contains(from, "theirs") {
+		t.Errorf("class %q, from %q", w.Classes["cache"], from)
+	}
+	res := &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(205)}}
+	_, err := h.p.UpdateContainer(context.Background(), p, b, res)
+	must(t, err)
+	if got := h.workload("default/web/b").Classes["cache"]; got != "" {
+		t.Errorf("resized it has class %q", got)
+	}
+}
+
+// A pod that is placed as a whole goes without a class that it cannot have, and keeps its place;
+// a strict one is refused.
+func TestClassesRefusedInWholePod(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		word, class string
+		refuses     func(file string) bool
+		lost        []string // containers
+	}{
+		"before":        {"berth.dev/power", "power", nil, []string{"a", "b"}}, // it has no CPUs of its own
+		"when it comes": {"berth.dev/io", "slow", func(file string) bool { return strings.HasSuffix(file, "web.b/io.max") }, []string{"b"}},
+	} {
+		for _, strict := range []string{"false", "true"} {
+			t.Run(name+", strict "+strict, func(t *testing.T) {
+				t.Parallel()
+				h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+				must(t, h.p.Close())
+				h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: tc.refuses})
+				h.p = open(t, h.opt)
+				p, a, b := h.wholePod("web", map[string]string{tc.word: tc.class, "berth.dev/cache": "gold", "berth.dev/strict": strict})
+				h.make(a)
+				h.make(b)
+				err := h.create(p, a)
+				if err == nil {
+					err = h.create(p, b)
+				}
+				if strict == "true" {
+					if err == nil || !strings.Contains(err.Error(), "not placed: ") {
+						t.Errorf("strict: %v", err)
+					}
+					return
+				}
+				must(t, err)
+				if fell := h.heard.kinds(Fallback); len(fell) > 0 {
+					t.Errorf("fallbacks %q", fell)
+				}
+				words := h.heard.kinds(Word)
+				for _, c := range tc.lost {
+					if !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "web/"+c+": ") && strings.Contains(w, "goes without") }) {
+						t.Errorf("of %s is told %q", c, words)
+					}
+				}
+				for _, c := range []string{"a", "b"} {
+					w := h.workload("default/web/" + c)
+					kind := agent.ClassKind(path.Base(tc.word))
+					if lost := slices.Contains(tc.lost, c); (w.Classes[kind] == "") != lost || w.Classes["cache"] != "gold" || w.Spec.Annotations[scopeKey] == "" {
+						t.Errorf("%s has classes %v, lost %v, scope %q", c, w.Classes, lost, w.Spec.Annotations[scopeKey])
+					}
+					if from := w.Spec.Annotations[sourceOf(kind)]; slices.Contains(tc.lost, c) != strings.Contains(from, "not to be had") {
+						t.Errorf("%s has its %s class from %q", c, kind, from)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A write that fails takes away the class that it is of, and nothing else: not other kinds, and
+// no class of another container in the same change.
+func TestClassesOfOthersStay(t *testing.T) {
+	t.Parallel()
+	all := map[agent.ClassKind]string{"cache": "gold", "io": "slow", "power": "power"}
+	without := func(kind agent.ClassKind) map[agent.ClassKind]string {
+		some := maps.Clone(all)
+		delete(some, kind)
+		return some
+	}
+	for name, tc := range map[string]struct {
+		fails func(h *classHost, file string) bool
+		a, b  map[agent.ClassKind]string
+	}{
+		"limit of a's group": {func(h *classHost, file string) bool { return strings.HasSuffix(file, "db.a/io.max") }, without("io"), all},
+		"priority of a": {func(h *classHost, file string) bool {
+			return strings.HasPrefix(file, "proc/"+h.pids["db.a"]+"/ioprio")
+		}, without("io"), all},
+		"the cache class":       {func(_ *classHost, file string) bool { return strings.HasSuffix(file, "/berth-gold/schemata") }, without("cache"), without("cache")},
+		"the other cache class": {func(_ *classHost, file string) bool { return file == fakekernel.ResctrlDir+"/schemata" }, without("cache"), without("cache")},
+		"preference of CPU 1, which is b's": {func(_ *classHost, file string) bool {
+			return strings.HasSuffix(file, "/policy1/energy_performance_preference")
+		}, all, without("power")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newClassHost(t, fakekernel.V2(), nil)
+			must(t, h.p.Close())
+			h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: func(file string) bool { return tc.fails(h, file) }})
+			h.p = open(t, h.opt)
+			p := guaranteed(pod("db", map[string]string{"berth.dev/cache": "gold", "berth.dev/io": "slow", "berth.dev/power": "power"}))
+			a, b := container(p, "a", 1000), container(p, "b", 1000)
+			for _, c := range []*api.Container{a, b} {
+				h.make(c)
+				c.State = api.ContainerState_CONTAINER_RUNNING
+			}
+			_, err := h.p.Synchronize(context.Background(), []*api.PodSandbox{p}, []*api.Container{a, b})
+			must(t, err)
+			for id, want := range map[string]map[agent.ClassKind]string{"default/db/a": tc.a, "default/db/b": tc.b} {
+				if diff := cmp.Diff(want, h.workload(id).Classes); diff != "" {
+					t.Errorf("classes of %s (-want +got):\n%s\n%s", id, diff, strings.Join(h.heard.kinds(Word), "\n"))
+				}
+			}
+		})
 	}
 }
 

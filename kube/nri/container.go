@@ -23,9 +23,10 @@ const fellKey = agent.SourcePrefix + "shared pool"
 // asked is what a container asks for.
 type asked struct {
 	spec     agent.Spec
-	required bool // time of the shared pool is no substitute
-	strict   bool // nor is anything for what cannot be had
-	whole    bool // it is to be placed with all of its pod
+	required bool              // time of the shared pool is no substitute
+	strict   bool              // nor is anything for what cannot be had
+	whole    bool              // it is to be placed with all of its pod
+	theirs   []agent.ClassKind // of which it has a class of its runtime
 }
 
 // shared is the same with time of the shared pool and no conditions.
@@ -71,7 +72,7 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	for _, s := range r.Sources {
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
-	p.chooseClasses(&a.spec, &r, c)
+	p.chooseClasses(&a, &r, c)
 	if err := p.problems(pod, c, &r); err != nil {
 		return a, err
 	}

@@ -326,7 +326,7 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		}
 	}
 	if whole {
-		w, err = p.take(ctx, &asked)
+		w, err = p.take(ctx, pod, c, &asked)
 	}
 	if !whole || isGone(err) {
 		w, err = p.placeSpec(ctx, pod, c, asked.spec, asked.strict)

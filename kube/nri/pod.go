@@ -53,21 +53,30 @@ func (p *Plugin) waits(id, pod string) bool {
 }
 
 // take gives a waiting workload its container.
-func (p *Plugin) take(ctx context.Context, a *asked) (agent.Workload, error) {
+func (p *Plugin) take(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked) (agent.Workload, error) {
 	if a.whole {
 		a.spec.Annotations[scopeKey] = podwords.PodScope.String()
 	}
-	w, err := p.node.Arrive(ctx, a.spec.Request.ID, a.spec.Group, a.spec.Annotations)
+	var lost []refused
+	w, err := p.node.Get(ctx, a.spec.Request.ID)
+	if err == nil {
+		a.keepClasses(&w)
+		w, lost, err = p.arrive(ctx, &w, a.spec, a.strict)
+	}
 	if err == nil || isGone(err) {
 		p.mu.Lock()
 		delete(p.waiting, a.spec.Request.ID)
 		p.mu.Unlock()
 	}
+	if err != nil {
+		return w, err
+	}
+	p.tellLost(pod, c, lost)
 	a.keepClasses(&w)
-	if err == nil && !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
+	if !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
 		return p.node.Resize(ctx, a.spec) // an init container that was started again after a resize
 	}
-	return w, err
+	return w, nil
 }
 
 func isGone(err error) bool {
@@ -83,31 +92,34 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 		return false, nil
 	}
 	var specs []agent.Spec
-	required := a.required
+	var containers []*api.Container
+	required, strict := a.required, a.strict
 	for i := range info.Containers {
-		one := *a
+		one, container := *a, c
 		if name := info.Containers[i].Name; name != c.GetName() {
 			// Until it comes, its group is a name that no group has.
-			other := &api.Container{Id: pod.GetUid() + "/" + name, Name: name, PodSandboxId: c.GetPodSandboxId()}
-			if one, err = p.spec(pod, other, cpuset.Set{}); err != nil {
+			container = &api.Container{Id: pod.GetUid() + "/" + name, Name: name, PodSandboxId: c.GetPodSandboxId()}
+			if one, err = p.spec(pod, container, cpuset.Set{}); err != nil {
 				return false, err
 			}
 		}
-		required = required || one.required
+		required, strict = required || one.required, strict || one.strict
 		one.spec.Annotations = maps.Clone(one.spec.Annotations)
 		one.spec.Annotations[scopeKey] = podwords.PodScope.String()
 		delete(one.spec.Annotations, containerKey)
-		specs = append(specs, one.spec)
+		specs, containers = append(specs, one.spec), append(containers, container)
 	}
 	whole := place.Pod{ID: pod.GetUid(), Milli: info.Milli, LimitMilli: info.LimitMilli}
-	change, err := p.node.ReservePod(ctx, whole, specs)
-	if err == nil {
-		if err = change.Enforce(ctx); err == nil {
-			err = change.Commit()
-		} else {
-			err = errors.Join(err, change.Abort())
+	lost, err := without(specs, strict, func() error {
+		change, err := p.node.ReservePod(ctx, whole, specs)
+		if err != nil {
+			return err
 		}
-	}
+		if err = change.Enforce(ctx); err != nil {
+			return errors.Join(err, change.Abort())
+		}
+		return change.Commit()
+	})
 	switch {
 	case errors.Is(err, errOver):
 		return false, err
@@ -116,6 +128,9 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 	case err != nil:
 		p.tell(about(Fallback, pod, nil, "its containers are placed one by one: %v", err))
 		return false, nil
+	}
+	for i := range lost {
+		p.tellLost(pod, containers[lost[i].of], lost[i:i+1])
 	}
 	for i := range specs {
 		p.wait(specs[i].Request.ID, pod.GetUid())

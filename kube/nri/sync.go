@@ -108,7 +108,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 			continue
 		}
 		if p.waits(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
-			if w, err := p.take(ctx, &a); err == nil {
+			if w, err := p.take(ctx, pod, c, &a); err == nil {
 				p.name(c.GetId(), &w)
 				continue
 			}
@@ -188,18 +188,17 @@ func (p *Plugin) nameAll(ctx context.Context, containers []string) {
 
 // adoptClassed is adoptAll; those that cannot have a class go without: they run.
 func (p *Plugin) adoptClassed(ctx context.Context, specs []agent.Spec) (all []agent.Refusal, err error) {
-	for {
-		if all, err = p.adoptAll(ctx, specs); err == nil {
-			return all, nil
-		}
-		lost := dropClasses(specs, err)
-		if len(lost) == 0 {
-			return nil, err
-		}
-		for i := range lost {
-			p.tell(p.table.whose(lost[i].spec.Annotations[containerKey]).event(Word, lost[i].text(err)))
-		}
+	lost, err := without(specs, false, func() (err error) {
+		all, err = p.adoptAll(ctx, specs)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	for i := range lost {
+		p.tell(p.table.whose(specs[lost[i].of].Annotations[containerKey]).event(Word, lost[i].text()))
+	}
+	return all, nil
 }
 
 func (p *Plugin) adoptAll(ctx context.Context, specs []agent.Spec) ([]agent.Refusal, error) {
