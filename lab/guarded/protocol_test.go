@@ -921,7 +921,7 @@ func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (
 }
 
 // The tables of docs/measurements/guard-protocol.md and guard-protocol-1.md are those of the stored
-// results.
+// results, and so are the figures of what the latter gives as reasons.
 func TestStoredProtocol(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs/measurements/"
@@ -940,7 +940,7 @@ func TestStoredProtocol(t *testing.T) {
 		},
 		"guard-protocol": func(a *ProtocolAnalysis) ([][]report.Column, []string) {
 			ratios, deeds, soon := a.ratioTable().Columns, a.deeds().Columns, a.soon().Columns
-			said := []string{a.alone()}
+			said := append(why(a, time.Duration(DefaultProtocol().Washout)), a.alone())
 			for _, v := range a.Verdicts {
 				said = append(said, v.Why)
 			}
