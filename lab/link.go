@@ -263,11 +263,11 @@ func (k *link) plan(iso Isolation) (plan kernel.Plan, err error) {
 		return nil, k.lacks
 	}
 	err = within(k.near, func() error {
-		h, err := traffic.Read(k.root.FS())
+		c := iso.config(k.rate)
+		h, err := traffic.Read(k.root.FS(), c)
 		if err != nil {
 			return err
 		}
-		c := iso.config(k.rate)
 		layout, err := c.Layout(h)
 		if err != nil {
 			return err
