@@ -18,7 +18,7 @@ func TestUndecidedStepThatCosts(t *testing.T) {
 	t.Parallel()
 	undecided, takenBack := 0, 0
 	for seed := range uint64(6) {
-		h := &hazy{suspect: 2, others: 3, sd: 0.6, memory: 0.8, effects: effects{left: 1}, r: rand.New(rand.NewPCG(seed, 7))}
+		h := &hazy{suspect: 2, others: 3, sd: 0.6, memory: 0.8, effects: effects{left: 1}, r: rand.New(rand.NewPCG(seed, 7)), ran: rand.New(rand.NewPCG(seed, 5))}
 		for range 20 {
 			h.step()
 		}

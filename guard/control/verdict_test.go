@@ -26,22 +26,23 @@ type effects struct {
 }
 
 // hazy is a victim that waits for one suspect and for others, by a random process: each
-// part varies with that standard deviation of its logarithm, and for so long at a time.
+// part varies with that standard deviation of its logarithm, and for so long at a time, and
+// so does how much it runs.
 type hazy struct {
 	suspect, others float64 // means, in seconds per second that it runs
 	sd              float64
 	memory          float64 // correlation of a window with the next
 	probe           bool
 	effects
-	r       *rand.Rand
-	z       [2]float64
+	r, ran  *rand.Rand // of the waits, and of how much it runs: 0.5 CPUs on average
+	z       [3]float64 // the third of how much it runs
 	history []detect.RunDelay
 	force   bool
 }
 
 func (h *hazy) step() {
-	for i := range h.z {
-		h.z[i] = h.memory*h.z[i] + math.Sqrt(1-h.memory*h.memory)*h.r.NormFloat64()
+	for i, r := range []*rand.Rand{h.r, h.r, h.ran} {
+		h.z[i] = h.memory*h.z[i] + math.Sqrt(1-h.memory*h.memory)*r.NormFloat64()
 	}
 	suspect, others := h.suspect, h.others
 	if h.force {
@@ -51,7 +52,8 @@ func (h *hazy) step() {
 	suspect *= math.Exp(h.sd*h.z[0] - h.sd*h.sd/2)
 	others *= math.Exp(h.sd*h.z[1] - h.sd*h.sd/2)
 	share := h.suspect / (h.suspect + h.others)
-	r := detect.RunDelay{Run: 1, Wait: suspect + others, Others: math.NaN(), Suspect: math.NaN(), UseShare: share, Outside: 1 - share}
+	run := 0.5 * math.Exp(h.sd*h.z[2]-h.sd*h.sd/2)
+	r := detect.RunDelay{Run: run, Wait: suspect + others, Others: math.NaN(), Suspect: math.NaN(), UseShare: share, Outside: 1 - share}
 	if h.probe {
 		r.Others, r.Suspect = suspect+others, suspect
 	}
@@ -61,12 +63,16 @@ func (h *hazy) step() {
 func (h *hazy) RunDelay(_, _ string, windows int) (detect.RunDelay, bool) {
 	of := h.history[max(len(h.history)-windows, 0):]
 	sum := of[len(of)-1]
-	sum.Wait, sum.Others, sum.Suspect = 0, 0, 0
+	sum.Run, sum.Wait, sum.Others, sum.Suspect = 0, 0, 0, 0
 	for _, r := range of {
-		sum.Wait += r.Wait / float64(len(of))
-		sum.Others += r.Others / float64(len(of))
-		sum.Suspect += r.Suspect / float64(len(of))
+		sum.Run += r.Run
 	}
+	for _, r := range of {
+		sum.Wait += r.Wait * r.Run / sum.Run
+		sum.Others += r.Others * r.Run / sum.Run
+		sum.Suspect += r.Suspect * r.Run / sum.Run
+	}
+	sum.Run /= float64(len(of))
 	return sum, true
 }
 
@@ -131,7 +137,7 @@ func (h *hazy) verdict(t *testing.T, window time.Duration) (first, last string, 
 
 // TestVerdicts says how often the loop is right about a remedy beside processes in no
 // group, by the suspect's share of the run delay and the noise. The table in
-// docs/measurements/remedies.md is that of -runs 1000 -v: kept at once, kept in the end or by a
+// docs/measurements/remedies.md is that of -runs 200 -v: kept at once, kept in the end or by a
 // trial, active and not decided after ten minutes, and the mean time until it is decided.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
@@ -149,7 +155,7 @@ func TestVerdicts(t *testing.T) {
 					var took time.Duration
 					for seed := range *runs {
 						h := &hazy{suspect: 5 * share, others: 5 * (1 - share), sd: sd, memory: pace.memory, probe: pace.probe, effects: e}
-						h.r = rand.New(rand.NewPCG(uint64(seed), uint64(1000*share+10*sd)))
+						h.r, h.ran = rand.New(rand.NewPCG(uint64(seed), uint64(1000*share+10*sd))), rand.New(rand.NewPCG(uint64(seed), 5))
 						first, last, after := h.verdict(t, pace.window)
 						took += after
 						if first == "kept" {
@@ -177,8 +183,12 @@ func TestVerdicts(t *testing.T) {
 					if e.name == "helps" && share > 0.3 && pace.probe && part(kept) < 90-slack {
 						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at least %.0f", line, sd, part(kept), 90-slack)
 					}
-					if e.left == 1 && part(kept) > 5+slack {
-						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at most %.0f", line, sd, part(kept), 5+slack)
+					most := 5 + slack
+					if sd > 0.5 {
+						most = 10 + slack
+					}
+					if e.left == 1 && part(kept) > most {
+						t.Errorf("%s sd %.1f: kept at once in %.1f %%, want at most %.0f", line, sd, part(kept), most)
 					}
 				}
 				t.Log(line)
