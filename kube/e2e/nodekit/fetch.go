@@ -109,7 +109,9 @@ func (k *Kit) build(ctx context.Context, out io.Writer, p *program) error {
 		if err != nil {
 			return err
 		}
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "PKG_CONFIG="+config)
+		// What pkg-config says is no part of the key of the build cache: without the folder in the
+		// flags, which are, another checkout's would be used.
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=1", "PKG_CONFIG="+config, "CGO_LDFLAGS=-O2 -g -L"+filepath.Join(k.dir, seccomp, "usr/lib/x86_64-linux-gnu"))
 	}
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, text)
