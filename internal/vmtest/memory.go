@@ -80,13 +80,31 @@ func Shortages(log []string) (lines []string) {
 // KernelLog returns the lines that the kernel's log still has, without what precedes their
 // text (dev-kmsg in Documentation/ABI/testing).
 func KernelLog() ([]string, error) {
-	const file = "/dev/kmsg"
-	// Not os.Open, which would wait for the next line at the end.
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	read, err := OpenKernelLog()
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: file, Err: err}
+		return nil, err
 	}
-	defer unix.Close(fd)
+	return read()
+}
+
+// kernelLog is the file of the log.
+const kernelLog = "/dev/kmsg"
+
+// OpenKernelLog opens the log for KernelLog, which may be called later, once, and wherever the
+// file is by then.
+func OpenKernelLog() (read func() ([]string, error), err error) {
+	// Not os.Open, which would wait for the next line at the end.
+	fd, err := unix.Open(kernelLog, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: kernelLog, Err: err}
+	}
+	return func() ([]string, error) {
+		defer unix.Close(fd)
+		return readLog(fd)
+	}, nil
+}
+
+func readLog(fd int) ([]string, error) {
 	var lines []string
 	record := make([]byte, 8<<10) // the longest that the kernel makes
 	for {
@@ -97,7 +115,7 @@ func KernelLog() ([]string, error) {
 		case err == unix.EAGAIN:
 			return lines, nil
 		case err != nil:
-			return lines, &os.PathError{Op: "read", Path: file, Err: err}
+			return lines, &os.PathError{Op: "read", Path: kernelLog, Err: err}
 		}
 		// 6,339,5140900,-;text, then lines with properties
 		_, text, _ := strings.Cut(string(record[:n]), ";")

@@ -107,6 +107,15 @@ func watchMemory() (told func() (*vmtest.GuestMemory, error), err error) {
 	if err := json.Unmarshal(text, &machine); err != nil {
 		return nil, fmt.Errorf("%s: %w", vmtest.MachineFile, err)
 	}
+	// Both are opened now: the command may put another root over them.
+	sys, err := os.OpenRoot("/sys")
+	if err != nil {
+		return nil, err
+	}
+	log, err := vmtest.OpenKernelLog()
+	if err != nil {
+		return nil, err
+	}
 	var again <-chan time.Time
 	if !machine.VirtualTime {
 		again = time.Tick(500 * time.Millisecond)
@@ -115,13 +124,13 @@ func watchMemory() (told func() (*vmtest.GuestMemory, error), err error) {
 	end, ended := make(chan struct{}), make(chan error, 1)
 	look := func() error {
 		for {
-			if err := seen.Look(os.DirFS("/sys")); err != nil {
+			if err := seen.Look(sys.FS()); err != nil {
 				return fmt.Errorf("look at the guest's memory: %w", err)
 			}
 			select {
 			case <-again:
 			case <-end:
-				return seen.Look(os.DirFS("/sys"))
+				return seen.Look(sys.FS())
 			}
 		}
 	}
@@ -131,8 +140,8 @@ func watchMemory() (told func() (*vmtest.GuestMemory, error), err error) {
 		if err := <-ended; err != nil {
 			return nil, err
 		}
-		log, err := vmtest.KernelLog()
-		seen.Shortages = vmtest.Shortages(log)
+		lines, err := log()
+		seen.Shortages = vmtest.Shortages(lines)
 		return &seen, err
 	}, nil
 }
