@@ -144,7 +144,7 @@ func TestRealBenchmarks(t *testing.T) {
 	}
 	for _, test := range []struct{ service, command, figures, has string }{
 		{"nginx", "wrk --latency -t1 -c8 -d1s http://127.0.0.1:{port}/index.html", "wrk", "p99"},
-		{"nginx", "ab -k -c 8 -n 3000 http://127.0.0.1:{port}/index.html", "ab", "p99"},
+		{"nginx", "ab -e /dev/stdout -k -c 8 -n 3000 http://127.0.0.1:{port}/index.html", "ab", "p99"},
 		{"redis", "redis-benchmark -p {port} -t get -c 8 -n 5000 --csv", "redis-benchmark", "p99"},
 		{"postgres", "echo 'SELECT filler FROM accounts WHERE id = 7;' | pgbench -h 127.0.0.1 -p {port} -U berth -n -f - -c 2 -t 300 postgres", "pgbench", program.Mean},
 		{lab.Command, "fio --name=x --ioengine=null --rw=randread --bs=4k --size=64m --number_ios=20000 --output-format=json --group_reporting", "fio", "p99"},

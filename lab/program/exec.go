@@ -148,6 +148,10 @@ func inMemory(name string) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
+	// A program may open /dev/stdout anew, with an offset of its own: nobody writes over another.
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_APPEND); err != nil {
+		return nil, os.NewSyscallError("fcntl", errors.Join(err, unix.Close(fd)))
+	}
 	return os.NewFile(uintptr(fd), name), nil
 }
 

@@ -48,7 +48,7 @@ func Formats() []Format {
 		{"wrk", "wrk --latency ...", true, parseWrk},
 		{"redis-benchmark", "redis-benchmark --csv -t ONE ...", true, parseRedis},
 		{"pgbench", "pgbench ...; -R makes it an open loop", true, parsePgbench},
-		{"ab", "ab ...", true, parseAB},
+		{"ab", "ab -e /dev/stdout ...; without -e its times are whole milliseconds", true, parseAB},
 		{"fio", "fio --output-format=json --group_reporting ...", true, parseFio},
 		{"json", `prints {"p50": …, "p99": …, "throughput": …}, times in microseconds`, false, parseJSON},
 	}
@@ -200,17 +200,20 @@ func parsePgbench(printed []byte) (Figures, error) {
 	return f, nil
 }
 
-// parseAB reads ApacheBench's percentiles, in whole milliseconds: what is below one is 0.
+// parseAB reads ApacheBench's percentiles: of the table that -e writes, in microseconds, else of
+// the summary, in whole milliseconds. There 0 is less than half of one: no figure.
 func parseAB(printed []byte) (Figures, error) {
 	f := Figures{}
 	for _, p := range percentileNames() {
-		f.set(p, 1000, printed, `^\s+`+regexp.QuoteMeta(p[1:])+`%\s+(\d+)`)
+		percent := regexp.QuoteMeta(p[1:])
+		f.set(p, 1000, printed, `^\s+`+percent+`%\s+([1-9]\d*)`)
+		f.set(p, 1000, printed, `^`+percent+`,`+decimal+`$`)
 	}
 	f.set(Mean, 1000, printed, `^Time per request:\s+`+decimal+` \[ms\] \(mean\)`)
 	f.set(Throughput, 1, printed, `^Requests per second:\s+`+decimal)
 	f.set(Failed, 1, printed, `^Failed requests:\s+(\d+)`)
 	if len(f) < 2 {
-		return nil, errors.New("no percentiles")
+		return nil, errors.New("no times")
 	}
 	return f, nil
 }

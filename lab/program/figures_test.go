@@ -62,7 +62,7 @@ Percentage of the requests served within a certain time (ms)
   98%      3
   99%      4
  100%     11 (longest request)
-`, Figures{"p50": 0, "p90": 1000, "p95": 2000, "p99": 4000, Mean: 408, Throughput: 19607.84, Failed: 0}},
+`, Figures{"p90": 1000, "p95": 2000, "p99": 4000, Mean: 408, Throughput: 19607.84, Failed: 0}},
 		"fio": {`fio: this and that
 {"fio version": "fio-3.33", "jobs": [{"jobname": "x", "total_err": 0,
  "read": {"iops": 1234.5, "clat_ns": {"mean": 2500.0, "max": 90000, "percentile": {"50.000000": 2000, "95.000000": 3000, "99.000000": 4000, "99.500000": 4500, "99.900000": 9000}}},
@@ -100,6 +100,15 @@ func TestFormats(t *testing.T) {
 	}
 	if _, err := FormatNamed("wrk2"); err == nil || !strings.Contains(err.Error(), "wrk, redis-benchmark") {
 		t.Errorf("of no format: %v", err)
+	}
+}
+
+// With -e, ab's table has what its summary rounds to milliseconds.
+func TestABTable(t *testing.T) {
+	t.Parallel()
+	got, err := parseAB([]byte("Failed requests:        0\nPercentage served,Time in ms\n0,0.050\n50,0.213\n99,0.412\n  50%      0\n  99%      0\n"))
+	if diff := cmp.Diff(Figures{"p50": 213, "p99": 412, Failed: 0}, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 
