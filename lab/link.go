@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/traffic"
@@ -74,14 +75,14 @@ func openLink(rate traffic.Rate) (_ *link, err error) {
 			return nil, err
 		}
 	}
-	err = within(k.near, func() error {
+	err = netlink.In(k.near, func() error {
 		if err := traffic.AddPair(linkDevice, farDevice, k.far); err != nil {
 			return err
 		}
 		return traffic.Up(linkDevice, nearAddress)
 	})
 	if err == nil {
-		err = within(k.far, func() (err error) {
+		err = netlink.In(k.far, func() (err error) {
 			if err = traffic.Up(farDevice, farAddress); err == nil {
 				k.sink, err = net.Listen("tcp4", netip.AddrPortFrom(farAddress.Addr(), sinkPort).String())
 			}
@@ -111,20 +112,6 @@ func newNetwork() (ns *os.File, err error) {
 		err = &kernel.NotSupportedError{Feature: "a network namespace of the lab's own", Reason: err.Error(), Remedy: "run as root on a kernel with CONFIG_NET_NS"}
 	}
 	return ns, err
-}
-
-// within calls f on a thread that is in a network namespace.
-func within(ns *os.File, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this
-		err := os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // startIn starts a process in a network namespace, from the calling thread, which is locked and
@@ -262,7 +249,7 @@ func (k *link) plan(iso Isolation) (plan kernel.Plan, err error) {
 	if iso.shares() && k.lacks != nil {
 		return nil, k.lacks
 	}
-	err = within(k.near, func() error {
+	err = netlink.In(k.near, func() error {
 		c := iso.config(k.rate)
 		h, err := traffic.Read(k.root.FS(), c)
 		if err != nil {
@@ -286,11 +273,11 @@ func (k *link) plan(iso Isolation) (plan kernel.Plan, err error) {
 // apply carries out a plan, and returns what undoes it, both on the near side.
 func (k *link) apply(plan kernel.Plan, journal *kernel.UndoLog) (undo func() error, err error) {
 	var revert func() error
-	err = within(k.near, func() (err error) {
+	err = netlink.In(k.near, func() (err error) {
 		revert, err = kernel.Apply(k.root, plan, journal)
 		return err
 	})
-	return func() error { return within(k.near, revert) }, err
+	return func() error { return netlink.In(k.near, revert) }, err
 }
 
 // namespace is the network namespace that a role is in; nil is that of this process.

@@ -69,7 +69,7 @@ func Rooms() []Room {
 		{Path: "lab/noise", May: []string{"kernel"}},
 		{Path: "lab/load", May: []string{"lab/stats", "kernel/sched"}},
 		{Path: "lab/program", May: []string{"kernel", "lab/load"}},
-		{Path: "lab", May: []string{"internal/plain",
+		{Path: "lab", May: []string{"internal/plain", "internal/netlink",
 			"cpuset", "machine", "machine/sysfs", "kernel", "kernel/cgroup", "kernel/sched", "kernel/traffic", "watch", "watch/cgroupstat", "watch/hardware", "watch/proc",
 			"lab/stats", "lab/noise", "lab/load", "lab/program",
 		}},

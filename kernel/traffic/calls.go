@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 )
 
@@ -31,17 +32,17 @@ func (systemCalls) Devices() (map[string]int, error) {
 
 func (systemCalls) Roots() (map[int]Qdisc, error) {
 	roots := map[int]Qdisc{}
-	err := dump(unix.RTM_GETQDISC, message{}, func(m message) {
-		if m.parent == handleRoot {
-			roots[m.index] = Qdisc{m.kind, m.handle}
+	err := dump(unix.RTM_GETQDISC, netlink.Queue{}, func(m netlink.Queue) {
+		if m.Parent == netlink.Root {
+			roots[m.Index] = Qdisc{m.Kind, m.Handle}
 		}
 	})
 	return roots, err
 }
 
 func (systemCalls) AddRoot(index int) error {
-	err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, message{
-		index: index, handle: major << 16, parent: handleRoot, kind: "htb", options: htbOptions(),
+	err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{
+		Index: index, Handle: major << 16, Parent: netlink.Root, Kind: "htb", Options: htbOptions(),
 	})
 	if errors.Is(err, syscall.ENOENT) {
 		return &kernel.NotSupportedError{Feature: "network classes", Reason: "the kernel has no HTB", Remedy: "modprobe sch_htb, or a kernel with CONFIG_NET_SCH_HTB"}
@@ -50,19 +51,19 @@ func (systemCalls) AddRoot(index int) error {
 }
 
 func (systemCalls) RemoveRoot(index int) error {
-	return request(unix.RTM_DELQDISC, 0, message{index: index, handle: major << 16, parent: handleRoot})
+	return request(unix.RTM_DELQDISC, 0, netlink.Queue{Index: index, Handle: major << 16, Parent: netlink.Root})
 }
 
 func (systemCalls) Classes(index int) (map[uint16]Class, error) {
 	classes := map[uint16]Class{}
 	var bad error
-	err := dump(unix.RTM_GETTCLASS, message{index: index}, func(m message) {
-		if m.index != index || m.handle>>16 != major {
+	err := dump(unix.RTM_GETTCLASS, netlink.Queue{Index: index}, func(m netlink.Queue) {
+		if m.Index != index || m.Handle>>16 != major {
 			return
 		}
-		c, err := parseHTB(m.options)
+		c, err := parseHTB(m.Options)
 		bad = errors.Join(bad, err)
-		classes[uint16(m.handle)] = c
+		classes[uint16(m.Handle)] = c
 	})
 	return classes, errors.Join(err, bad)
 }
@@ -72,13 +73,13 @@ func (systemCalls) SetClass(index int, minor uint16, c Class) error {
 	if minor == linkMinor {
 		parent = major << 16
 	}
-	return request(unix.RTM_NEWTCLASS, unix.NLM_F_CREATE, message{
-		index: index, handle: major<<16 | uint32(minor), parent: parent, kind: "htb", options: c.options(),
+	return request(unix.RTM_NEWTCLASS, unix.NLM_F_CREATE, netlink.Queue{
+		Index: index, Handle: major<<16 | uint32(minor), Parent: parent, Kind: "htb", Options: c.options(),
 	})
 }
 
 func (systemCalls) RemoveClass(index int, minor uint16) error {
-	err := request(unix.RTM_DELTCLASS, 0, message{index: index, handle: major<<16 | uint32(minor)})
+	err := request(unix.RTM_DELTCLASS, 0, netlink.Queue{Index: index, Handle: major<<16 | uint32(minor)})
 	if errors.Is(err, syscall.ENOENT) {
 		return nil
 	}

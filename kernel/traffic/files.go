@@ -38,7 +38,7 @@ func IsMark(name string) bool { return path.Base(name) == markFile }
 // Calls are what the files stand for. A device is known by its index.
 type Calls interface {
 	Devices() (map[string]int, error) // by name
-	Roots() (map[int]Qdisc, error)    // by index; the zero Qdisc if there is none
+	Roots() (map[int]Qdisc, error)    // by index
 	AddRoot(index int) error          // Berth's discipline, with no class
 	RemoveRoot(index int) error
 	Classes(index int) (map[uint16]Class, error)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -13,60 +12,17 @@ import (
 
 // The messages are those of include/uapi/linux/rtnetlink.h and pkt_sched.h.
 
-const handleRoot = 0xffffffff // TC_H_ROOT, as a parent
-
 // Attributes.
 const (
-	tcaKind      = 1
-	tcaOptions   = 2
 	htbParms     = 1
 	htbInit      = 2
 	htbRate64    = 6
 	htbCeil64    = 7
 	nested       = 1 << 15 // NLA_F_NESTED
-	sizeOfTC     = 20      // struct tcmsg
 	sizeOfHTBOpt = 44      // struct tc_htb_opt
 )
 
 var order = binary.NativeEndian
-
-// message is a struct tcmsg with its attributes.
-type message struct {
-	index          int
-	handle, parent uint32
-	kind           string
-	options        []byte // attributes
-}
-
-func (m message) bytes() []byte {
-	b := make([]byte, sizeOfTC)
-	order.PutUint32(b[4:], uint32(m.index))
-	order.PutUint32(b[8:], m.handle)
-	order.PutUint32(b[12:], m.parent)
-	if m.kind != "" {
-		b = netlink.Attribute(b, tcaKind, append([]byte(m.kind), 0))
-	}
-	if m.options != nil {
-		b = netlink.Attribute(b, tcaOptions|nested, m.options)
-	}
-	return b
-}
-
-// parseMessage reads what the kernel answers.
-func parseMessage(b []byte) (m message, err error) {
-	if len(b) < sizeOfTC {
-		return m, fmt.Errorf("a message of %d bytes", len(b))
-	}
-	m = message{index: int(int32(order.Uint32(b[4:]))), handle: order.Uint32(b[8:]), parent: order.Uint32(b[12:])}
-	return m, netlink.Attributes(b[sizeOfTC:], func(kind uint16, value []byte) {
-		switch kind {
-		case tcaKind:
-			m.kind = strings.TrimRight(string(value), "\x00")
-		case tcaOptions:
-			m.options = value
-		}
-	})
-}
 
 // htbOptions are those of Berth's discipline: struct tc_htb_glob.
 func htbOptions() []byte {
@@ -124,7 +80,7 @@ func parseHTB(options []byte) (c Class, err error) {
 }
 
 // request has the kernel do something.
-func request(kind uint16, flags uint16, m message) error { return ask(kind, flags, m.bytes()) }
+func request(kind uint16, flags uint16, q netlink.Queue) error { return ask(kind, flags, q.Bytes()) }
 
 // ask is request with a message of any type.
 func ask(kind, flags uint16, body []byte) error {
@@ -132,10 +88,10 @@ func ask(kind, flags uint16, body []byte) error {
 }
 
 // dump has the kernel tell something.
-func dump(kind uint16, m message, each func(message)) error {
+func dump(kind uint16, q netlink.Queue, each func(netlink.Queue)) error {
 	return talk(func(c *netlink.Conn) error {
-		return c.Dump(kind, m.bytes(), func(b []byte) error {
-			of, err := parseMessage(b)
+		return c.Dump(kind, q.Bytes(), func(b []byte) error {
+			of, err := netlink.ParseQueue(b)
 			if err == nil {
 				each(of)
 			}

@@ -4,17 +4,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"berth.dev/berth/internal/netlink"
 )
 
 // What is written of a class is read back, rates that do not fit in 32 bits included.
 func TestClassOptions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Class{{1000, 1000, 0}, {12_500_000, 125_000_000, 7}, {1<<32 - 1, 1 << 32, 3}, {5e9, 12.5e9, 1}} {
-		m, err := parseMessage(message{index: 3, handle: major<<16 | 7, parent: major << 16, kind: "htb", options: c.options()}.bytes())
-		if err != nil || m.index != 3 || m.handle != major<<16|7 || m.parent != major<<16 || m.kind != "htb" {
+		m, err := netlink.ParseQueue(netlink.Queue{Index: 3, Handle: major<<16 | 7, Parent: major << 16, Kind: "htb", Options: c.options()}.Bytes())
+		if err != nil || m.Index != 3 || m.Handle != major<<16|7 || m.Parent != major<<16 || m.Kind != "htb" {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		if got, err := parseHTB(m.options); err != nil || got != c {
+		if got, err := parseHTB(m.Options); err != nil || got != c {
 			t.Errorf("%v is read as %v, %v", c, got, err)
 		}
 		if text, err := parseClass(c.String()); err != nil || text != c {
@@ -42,10 +44,10 @@ func TestBadClassTexts(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	c := Class{1000, 5e9, 7}
-	f.Add(message{index: 1, handle: major << 16, kind: "htb", options: c.options()}.bytes())
+	f.Add(netlink.Queue{Index: 1, Handle: major << 16, Kind: "htb", Options: c.options()}.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if m, err := parseMessage(b); err == nil {
-			_, _ = parseHTB(m.options)
+		if m, err := netlink.ParseQueue(b); err == nil {
+			_, _ = parseHTB(m.Options)
 		}
 	})
 }

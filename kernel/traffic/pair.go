@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/netlink"
-
 	"berth.dev/berth/kernel"
 )
 

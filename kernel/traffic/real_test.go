@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 )
 
@@ -339,7 +340,7 @@ func testReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, message{index: veth0.Index, handle: 1 << 16, parent: handleRoot, kind: "pfifo"}); err != nil {
+	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{Index: veth0.Index, Handle: 1 << 16, Parent: netlink.Root, Kind: "pfifo"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (systemCalls{}).AddRoot(veth0.Index); !errors.Is(err, syscall.EEXIST) {

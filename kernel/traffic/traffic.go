@@ -86,7 +86,7 @@ func parseMark(text string) (uint16, error) {
 
 // Qdisc is the discipline at the root of a device. The kernel's default ones have the handle 0.
 type Qdisc struct {
-	Kind   string // "" if there is none, as the device is down
+	Kind   string // "" while the device is down: it has no discipline then
 	Handle uint32
 }
 

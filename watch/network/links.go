@@ -74,8 +74,7 @@ var linkFiles = []struct {
 func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	queues := map[int]queue{}
 	if l.nl != nil {
-		// struct tcmsg, all zero: those of all interfaces
-		err := l.nl.Dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(message []byte) error {
+		err := l.nl.Dump(unix.RTM_GETQDISC, netlink.Queue{}.Bytes(), func(message []byte) error {
 			if index, q, ok := parseQueue(message); ok {
 				queues[index] = q
 			}
@@ -109,9 +108,7 @@ func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) 
 
 // ceiling is what the classes of an HTB let pass that are in no other.
 func (l *Links) ceiling(index int) (sum uint64, err error) {
-	request := make([]byte, sizeofTcmsg)
-	binary.NativeEndian.PutUint32(request[4:], uint32(index))
-	err = l.nl.Dump(unix.RTM_GETTCLASS, request, func(message []byte) error {
+	err = l.nl.Dump(unix.RTM_GETTCLASS, netlink.Queue{Index: index}.Bytes(), func(message []byte) error {
 		if of, class, ok := parseQueue(message); ok && of == index {
 			sum += class.rate
 		}
@@ -168,11 +165,8 @@ type queue struct {
 	rate    uint64 // bytes per second that it, or a class, lets pass; 0 if it has no such limit
 }
 
-// The layout of rtnetlink's messages about queues (linux/rtnetlink.h, pkt_sched.h,
-// gen_stats.h).
+// The layout of the options of queues (linux/pkt_sched.h).
 const (
-	sizeofTcmsg   = 20
-	statsQueue    = 3  // TCA_STATS_QUEUE: qlen, backlog, drops, ...
 	tbfParameters = 1  // TCA_TBF_PARMS
 	tbfRate64     = 4  // TCA_TBF_RATE64
 	rateAt        = 8  // of rate in struct tc_ratespec, with which the parameters begin
@@ -184,35 +178,18 @@ const (
 // parseQueue reads a message of RTM_GETQDISC, or of RTM_GETTCLASS, which is of the same form;
 // false if it is of no queue at a root, or of a class within another.
 func parseQueue(message []byte) (index int, q queue, ok bool) {
-	if len(message) < sizeofTcmsg {
-		return 0, q, false
+	m, err := netlink.ParseQueue(message)
+	if err != nil || m.Parent != netlink.Root {
+		return m.Index, q, false
 	}
-	index = int(int32(binary.NativeEndian.Uint32(message[4:])))
-	if parent := binary.NativeEndian.Uint32(message[12:]); parent != 0xffffffff { // TC_H_ROOT
-		return index, q, false
-	}
-	var options []byte
-	_ = netlink.Attributes(message[sizeofTcmsg:], func(attribute uint16, value []byte) {
-		switch attribute {
-		case unix.TCA_KIND:
-			q.kind = unix.ByteSliceToString(value)
-		case unix.TCA_OPTIONS:
-			options = value
-		case unix.TCA_STATS2:
-			_ = netlink.Attributes(value, func(attribute uint16, value []byte) {
-				if attribute == statsQueue && len(value) >= 12 {
-					q.bytes, q.dropped = binary.NativeEndian.Uint32(value[4:]), binary.NativeEndian.Uint32(value[8:])
-				}
-			})
-		}
-	})
+	q = queue{kind: m.Kind, bytes: m.Waiting, dropped: m.Dropped}
 	switch q.kind {
 	case "tbf":
-		q.rate = rateIn(options, tbfParameters, rateAt, tbfRate64)
+		q.rate = rateIn(m.Options, tbfParameters, rateAt, tbfRate64)
 	case "htb": // only classes have it
-		q.rate = rateIn(options, htbParameters, ceilAt, htbCeil64)
+		q.rate = rateIn(m.Options, htbParameters, ceilAt, htbCeil64)
 	}
-	return index, q, true
+	return m.Index, q, true
 }
 
 // rateIn is the rate among options: that of 64 bits if it is there, else the one at an offset

@@ -90,6 +90,9 @@ func FuzzParseConnection(f *testing.F) {
 	})
 }
 
+// The layout of messages about queues, in which netlink reads them.
+const sizeofTcmsg, statsQueue = 20, 3
+
 // queued is a message about a queue.
 func queued(parent uint32, kind string, options, stats []byte) []byte {
 	m := make([]byte, sizeofTcmsg)

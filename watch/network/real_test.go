@@ -20,6 +20,7 @@ import (
 	bpflink "github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -289,7 +290,7 @@ func TestReal(t *testing.T) {
 	run(t, "tc qdisc add dev bn0 root tbf rate 80mbit burst 32kb latency 100ms")
 	here, there := w.group(t, "here"), w.group(t, "there")
 	traffic := w.traffic(t)
-	links, err := OpenLinks("/proc/thread-self/root/sys/class/net", true)
+	links, err := OpenLinks("/sys/class/net", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +307,7 @@ func TestReal(t *testing.T) {
 	most := uint32(0)
 	for range 20 { // it takes 0.4 s
 		time.Sleep(10 * time.Millisecond)
-		err := links.nl.Dump(unix.RTM_GETQDISC, make([]byte, sizeofTcmsg), func(m []byte) error {
+		err := links.nl.Dump(unix.RTM_GETQDISC, netlink.Queue{}.Bytes(), func(m []byte) error {
 			if index, q, ok := parseQueue(m); ok && index == w.ours {
 				if q.rate != 10e6 {
 					t.Fatalf("the queue lets pass %d bytes per second", q.rate)

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
@@ -198,32 +197,10 @@ func (t *TCP) in(ns, pid string, do func(*netlink.Conn) error) error {
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil || fmt.Sprintf("net:[%d]", stat.Ino) != ns {
 		return errLeft
 	}
-	done := make(chan error)
-	go func() { done <- within(int(file.Fd()), do) }()
-	return <-done
-}
-
-// within moves a thread into a namespace. One that does not come back is given up: the
-// goroutine ends with the thread locked to it.
-func within(namespace int, do func(*netlink.Conn) error) error {
-	runtime.LockOSThread()
-	home, err := os.Open("/proc/" + thread + "/" + namespaceFile)
-	if err != nil {
-		return err
+	err = netlink.In(file, func() error { return withSocket(do) })
+	if e, ok := errors.AsType[*os.SyscallError](err); ok && e.Syscall == "setns" && errors.Is(err, unix.EPERM) {
+		return unsupported(tcpFeature, "not permitted to look into another network namespace", "run as root, or grant CAP_SYS_ADMIN, and in a systemd unit RestrictNamespaces=net")
 	}
-	defer home.Close()
-	if err := unix.Setns(namespace, unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		if errors.Is(err, unix.EPERM) {
-			return unsupported(tcpFeature, "not permitted to look into another network namespace", "run as root, or grant CAP_SYS_ADMIN, and in a systemd unit RestrictNamespaces=net")
-		}
-		return os.NewSyscallError("setns", err)
-	}
-	err = withSocket(do)
-	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		return errors.Join(err, os.NewSyscallError("setns", back))
-	}
-	runtime.UnlockOSThread()
 	return err
 }
 
