@@ -116,7 +116,7 @@ func berthRows() []Row {
 // ClassKinds are the kinds of classes that a pod may name, each a word of Berth's.
 func ClassKinds() []string { return []string{"cache", "io", "power", "net"} }
 
-// NoClass is the name of a class that is none, not that of the class of service either.
+// NoClass is what a pod writes to have no class, not that of its class of service either.
 const NoClass = "none"
 
 // class reads the name of a class of a kind.

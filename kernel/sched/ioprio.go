@@ -16,7 +16,7 @@ import (
 const ioFile = "sched.io"
 
 // IOPriorityFile returns the name of the file under Over that is the I/O priority of a thread. Its
-// text is none, idle, or realtime or best-effort with a level: "best-effort/4" (ioprio_set(2)).
+// text is "none", "idle", or "realtime" or "best-effort" with a level: "best-effort/4" (ioprio_set(2)).
 func IOPriorityFile(tid int, start string) string { return Process{tid, start}.Dir() + "/" + ioFile }
 
 // IOPriorityOf returns the thread of such a file; ok is false for any other.
