@@ -154,7 +154,7 @@ func TestQEMUDiesWithTest(t *testing.T) {
 	_, job := openKit(t)
 	image := link(t, job.Kernel.Image)
 	victim := exec.Command(os.Args[0], "-test.run=^TestQEMUDiesWithTest$")
-	victim.Env = append(os.Environ(), "VMTEST_VICTIM="+image)
+	victim.Env = append(os.Environ(), "VMTEST_VICTIM="+image, "TMPDIR="+t.TempDir()) // a killed test leaves its own
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
 	}
