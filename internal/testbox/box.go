@@ -78,6 +78,14 @@ func jobOf() (j job) {
 	return j
 }
 
+// A box enters by the first thread of its process: only that one's parent death signal outlives
+// exec, and only here is main certain to run on it.
+func init() {
+	if jobOf().Stage == enter {
+		runtime.LockOSThread()
+	}
+}
+
 // Main does the work of the stages of a box; in other processes it returns.
 func Main() {
 	var err error
@@ -187,7 +195,6 @@ func (j job) enter() error {
 			return err
 		}
 	}
-	runtime.LockOSThread()
 	if err := syscall.Unshare(syscall.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("unshare control groups: %w", err)
 	}
