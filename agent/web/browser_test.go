@@ -193,9 +193,12 @@ func acting(h http.Handler, acts ...string) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/javascript")
 		_, _ = w.Write(script) // a browser that left misses nothing
+		// Once the page shows CPUs, and all within the time that open gives it.
+		fmt.Fprint(w, "const shown = setInterval(() => {\n if (!document.querySelector('.cpu')) return;\n clearInterval(shown);\n")
 		for i, act := range acts {
-			fmt.Fprintf(w, "setTimeout(() => { %s; }, %d);\n", act, (i+1)*700) // all within the time that open gives the page
+			fmt.Fprintf(w, " setTimeout(() => { %s; }, %d);\n", act, i*700)
 		}
+		fmt.Fprint(w, "}, 100);\n")
 	})
 }
 
