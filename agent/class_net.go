@@ -184,7 +184,7 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	if len(w.Dirs) == 0 {
 		return lacks("run as root, with control groups", "by %s Berth has no control group for it", k.n.site.Backend)
 	}
-	if g.top = unified(k.n.root.FS()); g.top == "" {
+	if g.top = cgroup.Unified(k.n.root.FS()); g.top == "" {
 		return lacks("boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount it beside v1", "cgroup v2 is not mounted, and on v1 no program sees the packets of a group")
 	}
 	for _, dir := range w.Dirs {
@@ -222,21 +222,6 @@ func (k *netClasses) base() string {
 		return ""
 	}
 	return strings.TrimPrefix(k.n.site.Dirs[0], k.n.site.Top)
-}
-
-// unified is where cgroup v2 is mounted, "" if it is not.
-func unified(fsys fs.FS) string {
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
-	if err != nil {
-		return ""
-	}
-	mounts, _ := kernel.ParseMounts(string(text)) // an error is cgroup.Detect's to tell
-	for _, m := range mounts {
-		if m.Type == "cgroup2" && !m.ReadOnly {
-			return m.Dir
-		}
-	}
-	return ""
 }
 
 // inUnified is the v2 group of a process; ok is false if it has ended.
