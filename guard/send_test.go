@@ -87,12 +87,12 @@ func TestSendIsLowered(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		helps, divided bool
-		want           string
+		begins, ends   string
 		during         float64 // the ceiling of the hog once it is kept
 	}{
-		"it helps":         {true, true, "applied kept on_trial relaxed", 4.75e6},
-		"it does not help": {false, true, "applied reverted gave_up", 0},
-		"nobody named it":  {true, false, "refused", 0},
+		"it helps":         {true, true, "applied kept on_trial relaxed", "on_trial restored kept on_trial relaxed", 4.75e6},
+		"it does not help": {false, true, "applied reverted gave_up", "", 0},
+		"nobody named it":  {true, false, "refused", "refused", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,9 +159,8 @@ func TestSendIsLowered(t *testing.T) {
 				if err := r.Run(ctx); err != nil {
 					t.Error(err)
 				}
-				got := outcomes(acted)
-				if first, _, _ := strings.Cut(c.want, " "); !strings.HasPrefix(got, first) || c.helps && c.divided && !strings.HasSuffix(got, "on_trial relaxed") || !c.helps && !strings.HasPrefix(got, c.want) || during != c.during {
-					t.Errorf("ceiling %g, want %g; events %v, want %s", during, c.during, acted, c.want)
+				if got := outcomes(acted); !strings.HasPrefix(got, c.begins) || !strings.HasSuffix(got, c.ends) || during != c.during {
+					t.Errorf("ceiling %g, want %g; events %v", during, c.during, acted)
 				}
 				for _, e := range acted {
 					if e.Suspect != w.hog || e.Action != nil && e.Action.Group != w.hog {
