@@ -208,7 +208,7 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	}
 	for _, pid := range pids {
 		// One of Berth's is that of a workload around this one, whose processes begin there.
-		if in, ok := k.inUnified(pid); ok && in != "/" && !strings.HasPrefix(in, "/"+netGroup) {
+		if in, ok := k.inUnified(pid); ok && in != "/" && (path.Dir(in) != "/" || !strings.HasPrefix(in, "/"+netGroup)) {
 			return lacks("boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)", "its process %d is in the v2 group %s, by which another program keeps track of it", pid, in)
 		}
 	}
@@ -340,18 +340,28 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
 		note(text)
 	}
-	if _, err := k.groupOf(w); err != nil {
+	g, err := k.groupOf(w)
+	if err != nil {
 		note(err.Error())
 	}
 	// The kernel tells a socket by the group in which it was made (sock_cgroup_data), and one that
 	// it accepts by that of the listening one.
 	if w.Spec.Descendants && w.Spec.Group == "" {
 		note("its processes were adopted: connections and listening sockets that they had by then stay without the class; start it with 'berth run' for all to have it")
+	} else if w.LateNet && g.own {
+		note("it got the class while it ran: connections and listening sockets that it had by then stay without the class; start it with the class for all to have it")
 	}
 	if pid, ok := k.apart(w); ok {
 		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
 	}
 	return notes
+}
+
+// respec gives a workload another spec, and notes whether that has it get a network class late.
+func (n *Node) respec(w *Workload, spec Spec) {
+	was, is := n.opt.Classes.ClassOf(NetClass, &w.Spec), n.opt.Classes.ClassOf(NetClass, &spec)
+	w.LateNet = is != "" && (w.LateNet || was == "")
+	w.Spec = spec
 }
 
 // layoutNotes are those of the devices, the same for all classes.
