@@ -203,6 +203,9 @@ func TestSending(t *testing.T) {
 			t.Errorf("%s, link %d (-want +got):\n%s", c.group, c.link, diff)
 		}
 	}
+	if _, err := g.Restore(); err != nil || len(g.lowered) > 0 {
+		t.Errorf("restored: %v, %v", g.lowered, err)
+	}
 	v1 := newHost(t, "v1").open()
 	if why := v1.Unavailable()[detect.SendCap]; !strings.Contains(why, "cgroup v2 is not mounted") {
 		t.Errorf("v1: %q", why)
