@@ -184,7 +184,7 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	if len(w.Dirs) == 0 {
 		return lacks("run as root, with control groups", "by %s Berth has no control group for it", k.n.site.Backend)
 	}
-	if g.top = unified(k.n.root.FS()); g.top == "" {
+	if g.top = cgroup.Unified(k.n.root.FS()); g.top == "" {
 		return lacks("boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount it beside v1", "cgroup v2 is not mounted, and on v1 no program sees the packets of a group")
 	}
 	for _, dir := range w.Dirs {
@@ -208,7 +208,7 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	}
 	for _, pid := range pids {
 		// One of Berth's is that of a workload around this one, whose processes begin there.
-		if in, ok := k.inUnified(pid); ok && in != "/" && !strings.HasPrefix(in, "/"+netGroup) {
+		if in, ok := k.inUnified(pid); ok && in != "/" && (path.Dir(in) != "/" || !strings.HasPrefix(in, "/"+netGroup)) {
 			return lacks("boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)", "its process %d is in the v2 group %s, by which another program keeps track of it", pid, in)
 		}
 	}
@@ -222,21 +222,6 @@ func (k *netClasses) base() string {
 		return ""
 	}
 	return strings.TrimPrefix(k.n.site.Dirs[0], k.n.site.Top)
-}
-
-// unified is where cgroup v2 is mounted, "" if it is not.
-func unified(fsys fs.FS) string {
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
-	if err != nil {
-		return ""
-	}
-	mounts, _ := kernel.ParseMounts(string(text)) // an error is cgroup.Detect's to tell
-	for _, m := range mounts {
-		if m.Type == "cgroup2" && !m.ReadOnly {
-			return m.Dir
-		}
-	}
-	return ""
 }
 
 // inUnified is the v2 group of a process; ok is false if it has ended.
@@ -355,18 +340,28 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
 		note(text)
 	}
-	if _, err := k.groupOf(w); err != nil {
+	g, err := k.groupOf(w)
+	if err != nil {
 		note(err.Error())
 	}
 	// The kernel tells a socket by the group in which it was made (sock_cgroup_data), and one that
 	// it accepts by that of the listening one.
 	if w.Spec.Descendants && w.Spec.Group == "" {
 		note("its processes were adopted: connections and listening sockets that they had by then stay without the class; start it with 'berth run' for all to have it")
+	} else if w.LateNet && g.own {
+		note("it got the class while it ran: connections and listening sockets that it had by then stay without the class; start it with the class for all to have it")
 	}
 	if pid, ok := k.apart(w); ok {
 		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
 	}
 	return notes
+}
+
+// respec gives a workload another spec, and notes whether that has it get a network class late.
+func (n *Node) respec(w *Workload, spec Spec) {
+	was, is := n.opt.Classes.ClassOf(NetClass, &w.Spec), n.opt.Classes.ClassOf(NetClass, &spec)
+	w.LateNet = is != "" && (w.LateNet || was == "")
+	w.Spec = spec
 }
 
 // layoutNotes are those of the devices, the same for all classes.

@@ -254,6 +254,54 @@ func TestNetClassNested(t *testing.T) {
 	}
 }
 
+// A group that another program made within one of Berth's is that program's.
+func TestNetClassForeignBelow(t *testing.T) {
+	t.Parallel()
+	h, net := netHost(t, "hybrid")
+	n := h.open()
+	h.place(n, netted(spec("outer", place.LS, 100, 9000100), "first"))
+	const theirs = "sys/fs/cgroup/unified/berth-net-outer/theirs"
+	if err := errors.Join(h.k.Mkdir(theirs), h.k.WriteFile(theirs+"/cgroup.procs", "9000101")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := n.Place(context.Background(), netted(spec("inner", place.LS, 100, 9000101), "bulk"))
+	if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "in the v2 group /berth-net-outer/theirs, by which another program keeps track of it") {
+		t.Errorf("%v", err)
+	}
+	if procs := h.file(theirs + "/cgroup.procs"); procs != "9000101" || len(h.marks(net)) != 1 {
+		t.Errorf("processes %q, marks %v", procs, h.marks(net))
+	}
+}
+
+// A class that comes late leaves the sockets of before without it where a group is made for it, and
+// that is told until it goes.
+func TestNetClassLate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, layout := range []string{"v2", "hybrid"} {
+		h, _ := netHost(t, layout)
+		n := h.open()
+		h.place(n, spec("api", place.LS, 100, 9000100))
+		h.place(n, netted(spec("web", place.LS, 100, 9000101), "first"))
+		for i, s := range []struct {
+			id, class string
+			told      bool
+		}{{"api", "first", true}, {"api", "bulk", true}, {"web", "bulk", false}, {"api", "none", false}} {
+			if _, err := n.Resize(ctx, netted(spec(s.id, place.LS, 100, 0), s.class)); err != nil {
+				t.Fatal(err)
+			}
+			if i == 1 {
+				n = h.open() // it is on record
+			}
+			w, err := n.Get(ctx, s.id)
+			has := slices.ContainsFunc(w.Notes, func(text string) bool { return strings.Contains(text, "it got the class while it ran") })
+			if err != nil || has != (s.told && layout == "hybrid") {
+				t.Errorf("%s, step %d: notes %q, %v", layout, i, w.Notes, err)
+			}
+		}
+	}
+}
+
 // What sockets of adopted processes do without is told.
 func TestNetClassAdopted(t *testing.T) {
 	t.Parallel()

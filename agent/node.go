@@ -178,7 +178,7 @@ func (t *transaction) resized(v snapshot, spec Spec) (*Transition, error) {
 		return nil, v.state.Blame(&spec.Request, err)
 	}
 	v.state, v.records = state, maps.Clone(v.records)
-	v.change(id, func(w *Workload) { w.Spec = spec })
+	v.change(id, func(w *Workload) { t.n.respec(w, spec) })
 	return t.to(v, id), nil
 }
 

@@ -348,7 +348,7 @@ func (a *adding) placeAgain(b *record, wanted *Spec) error {
 	}
 	id := spec.Request.ID
 	a.state, a.records[id] = state, b
-	a.change(id, func(w *Workload) { w.Spec = spec })
+	a.change(id, func(w *Workload) { a.t.n.respec(w, spec) })
 	return nil
 }
 

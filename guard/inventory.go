@@ -253,8 +253,10 @@ func (r *Runner) workloads(about []detect.Finding, full bool) []control.Workload
 	if r.o.Actuator != nil {
 		r.refresh(about)
 	}
+	var sending map[string][]control.Sending
 	if full {
 		r.readCaches(about)
+		sending = r.sending(about)
 	}
 	disks := map[string]bool{}
 	for i := range about {
@@ -273,6 +275,7 @@ func (r *Runner) workloads(about []detect.Finding, full bool) []control.Workload
 		if c, ok := known.caches[name]; ok {
 			w.Cache, w.Traffic = c, r.slow.detector.Traffic(name)
 		}
+		w.Link, w.Sending = r.slow.detector.Link(name), sending[name]
 		if disks[name] {
 			w.Devices = r.slow.detector.DeviceUse(name)
 		}
@@ -335,6 +338,28 @@ func (r *Runner) readCaches(about []detect.Finding) {
 			read(a.Group)
 		}
 	}
+}
+
+// sending is what the suspects of findings about a link may send by it.
+func (r *Runner) sending(about []detect.Finding) map[string][]control.Sending {
+	s, ok := r.o.Actuator.(interface {
+		Sending(group string, link int) control.Sending
+	})
+	if !ok {
+		return nil
+	}
+	all := map[string][]control.Sending{}
+	for i := range about {
+		f := &about[i]
+		link := r.slow.detector.Link(f.Victim)
+		if f.Resource != detect.Network || f.Suspect == "" || link == 0 || slices.ContainsFunc(all[f.Suspect], func(s control.Sending) bool { return s.Link == link }) {
+			continue
+		}
+		of := s.Sending(f.Suspect, link)
+		of.Sent = r.slow.detector.Sent(f.Suspect, link)
+		all[f.Suspect] = append(all[f.Suspect], of)
+	}
+	return all
 }
 
 func (r *Runner) refresh(about []detect.Finding) {

@@ -35,16 +35,12 @@ type OverlayRenames interface {
 	Renamed(name string, inode uint64) string
 }
 
-// renamed asks the overlays of a tree.
-func renamed(fsys fs.FS, name string, inode uint64) string {
-	l, ok := fsys.(laidFS)
-	if !ok {
-		return ""
+// Renamed asks the overlays of a tree; "" is of one that has none.
+func Renamed(fsys fs.FS, name string, inode uint64) string {
+	if r, ok := fsys.(OverlayRenames); ok {
+		return r.Renamed(name, inode)
 	}
-	if o, ok := l.overlay.(OverlayRenames); ok && l.overlay.Has(name) {
-		return o.Renamed(name, inode)
-	}
-	return renamed(l.FS, name, inode)
+	return ""
 }
 
 // Lay returns a root that has the files of an overlay beside its own.
@@ -138,6 +134,14 @@ func (l laidFS) ReadDir(name string) ([]fs.DirEntry, error) {
 }
 
 func (l laidFS) ReadLink(name string) (string, error) { return fs.ReadLink(l.FS, name) }
+
+// Renamed implements OverlayRenames for what reads the tree.
+func (l laidFS) Renamed(name string, inode uint64) string {
+	if o, ok := l.overlay.(OverlayRenames); ok && l.overlay.Has(name) {
+		return o.Renamed(name, inode)
+	}
+	return Renamed(l.FS, name, inode)
+}
 
 // laidInfo describes a file of an overlay.
 type laidInfo struct {

@@ -171,7 +171,7 @@ func (r *Root) locate(e *entry) (*entry, uint64, error) {
 	if e.Op != Mkdir || e.Inode == 0 || err == nil && inode == e.Inode || err != nil && !gone(err) {
 		return e, inode, err
 	}
-	if name := renamed(r.FS(), e.Path, e.Inode); name != "" {
+	if name := Renamed(r.FS(), e.Path, e.Inode); name != "" {
 		moved := *e
 		moved.Path = name
 		return &moved, e.Inode, nil

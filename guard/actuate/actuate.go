@@ -25,6 +25,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
 	"berth.dev/berth/kernel/sched"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/watch/pods"
 )
 
@@ -67,6 +68,8 @@ type Host struct {
 	existed map[string][]string
 	// divided are the groups whose share of caches or bandwidth is cut.
 	divided map[string]*division
+	// lowered are the classes of groups whose rate is, by group.
+	lowered map[string]uint16
 	// givesWay says that the writer of classes has its groups removed where it needs room (Base).
 	givesWay bool
 	turn     int // of those that are monitored
@@ -77,8 +80,9 @@ type Host struct {
 // groups that could be acted on. What an earlier process left stays until Restore.
 func Open(o Options) (*Host, error) {
 	h := &Host{
-		root: sched.Over(o.Root), program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
+		root: traffic.Over(sched.Over(o.Root)), program: cmp.Or(o.Program, "berth guard"), caller: o.Lock, remedies: control.Remedies(),
 		trees: map[string]*cgroup.Hierarchy{}, existed: map[string][]string{}, divided: map[string]*division{},
+		lowered: map[string]uint16{},
 	}
 	host, err := cgroup.Detect(o.Root)
 	if err != nil {
@@ -277,7 +281,7 @@ func (h *Host) apply(a control.Action) ([]control.Change, error) {
 	if err != nil {
 		return before, h.failed("apply", a, err)
 	}
-	if err := h.remember(a); err != nil {
+	if err := h.remember(a, plan); err != nil {
 		return before, h.failed("apply", a, err)
 	}
 	if h.remedy(a.Remedy).Processes {
@@ -318,7 +322,11 @@ func (h *Host) revert(a control.Action) ([]control.Change, error) {
 	if h.remedy(a.Remedy).Divides() {
 		return h.revertShare(a)
 	}
-	return h.revertOf(a, h.of(a))
+	changes, err := h.revertOf(a, h.of(a))
+	if h.remedy(a.Remedy).Sends() && !slices.ContainsFunc(h.notes(), func(i kernel.Item) bool { return h.of(a)(i.Step) }) {
+		delete(h.lowered, a.Group)
+	}
+	return changes, err
 }
 
 // revertOf restores some of what an action changed.

@@ -208,4 +208,7 @@ func (b below) Stat(name string) (fs.FileInfo, error) { return fs.Stat(b.FS, nam
 
 func (b below) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(b.FS, name) }
 
+// Renamed implements kernel.OverlayRenames.
+func (b below) Renamed(name string, inode uint64) string { return kernel.Renamed(b.FS, name, inode) }
+
 func (b below) ReadLink(name string) (string, error) { return fs.ReadLink(b.FS, name) }

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/traffic"
 )
 
 // On v1 a new group has no CPUs until somebody gives it some: container runtimes give
@@ -17,8 +18,13 @@ import (
 // narrow for good; so it is widened with its parent. This is known of groups that
 // were made while this process had the parent narrowed.
 
-// remember notes which groups are there before a set is shrunk.
-func (h *Host) remember(a control.Action) error {
+// remember notes which groups are there before a set is shrunk, and the class of one whose rate
+// is lowered.
+func (h *Host) remember(a control.Action, plan kernel.Plan) (err error) {
+	if h.remedy(a.Remedy).Sends() {
+		h.lowered[a.Group], err = traffic.ParseMark(plan[len(plan)-1].Value)
+		return err
+	}
 	t := h.trees[cgroup.CPUSet]
 	if r := h.remedy(a.Remedy); r.Processes || r.Controller() != cgroup.CPUSet || t.Version != 1 || h.existed[a.Group] != nil {
 		return nil

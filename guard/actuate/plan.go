@@ -24,6 +24,9 @@ func (h *Host) of(a control.Action) func(kernel.Step) bool {
 		dirs = h.base.Child(a.Group).Dirs()
 	}
 	names := r.Files()
+	if r.Sends() {
+		return h.lowers(a.Group)
+	}
 	return func(s kernel.Step) bool {
 		dir, file := path.Split(s.Path)
 		if !slices.Contains(names, file) {
@@ -57,12 +60,15 @@ func (h *Host) planned(a control.Action) (kernel.Plan, error) {
 	if h.remedy(a.Remedy).Processes {
 		return h.planProcesses(a)
 	}
+	if h.remedy(a.Remedy).Sends() {
+		return h.planSend(a)
+	}
 	name := h.remedy(a.Remedy).Controller()
 	if name == "" {
 		return nil, &kernel.NotSupportedError{Feature: a.Remedy.String(), Reason: "no cgroup controller carries it out"}
 	}
-	if a.Group == "" || a.Group != path.Clean(a.Group) || strings.HasPrefix(a.Group, "/") || strings.HasPrefix(a.Group, "..") {
-		return nil, fmt.Errorf("group %q: not a path below the root group", a.Group)
+	if err := valid(a.Group); err != nil {
+		return nil, err
 	}
 	group := h.base.Child(a.Group)
 	if err := group.Has(name); err != nil {
@@ -89,6 +95,14 @@ func (h *Host) remedy(name detect.Remedy) *control.Remedy {
 		return &control.Remedy{Name: name}
 	}
 	return &h.remedies[i]
+}
+
+// valid reports whether a group's name is one of a group below the root.
+func valid(group string) error {
+	if group == "." || !fs.ValidPath(group) {
+		return fmt.Errorf("group %q: not a path below the root group", group)
+	}
+	return nil
 }
 
 // exists reports whether a group is in the tree of a controller.

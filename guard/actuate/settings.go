@@ -176,6 +176,10 @@ func (h *Host) available(r *control.Remedy) error {
 	if r.Divides() {
 		return h.availableShare(r.Name)
 	}
+	if r.Sends() {
+		_, err := h.network()
+		return err
+	}
 	if err := h.base.Has(r.Controller()); err != nil {
 		return err
 	}

@@ -85,8 +85,8 @@ func anyResource(*resctrl.Resource) bool { return true }
 
 // division returns that of a group, with a share in place of that of the same remedy.
 func (h *Host) division(t *resctrl.Tree, a control.Action) (*division, error) {
-	if a.Group == "" || a.Group != path.Clean(a.Group) || !fs.ValidPath(a.Group) {
-		return nil, fmt.Errorf("group %q: not a path below the root group", a.Group)
+	if err := valid(a.Group); err != nil {
+		return nil, err
 	}
 	d := &division{name: resctrl.GuardGroup(a.Group), shares: map[detect.Remedy]control.Share{a.Remedy: a.Share}}
 	if was := h.divided[a.Group]; was != nil {

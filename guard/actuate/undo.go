@@ -27,6 +27,7 @@ func (h *Host) restore() ([]kernel.Item, error) {
 	items, err := h.undo(func(kernel.Step) bool { return true })
 	err = errors.Join(err, follow())
 	clear(h.divided)
+	clear(h.lowered)
 	if h.ledger != nil {
 		err = errors.Join(err, h.ledger.Damage())
 	}

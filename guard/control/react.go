@@ -211,10 +211,8 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 	if held != nil {
 		c.Held, c.HeldShare, c.MemoryBefore = &held.action.Limits, &held.action.Share, held.memory
 	}
-	if r.Divides() {
-		if reason = c.Group.Cache.Why; reason == "" {
-			a.Share, reason = r.Divide(&c)
-		}
+	if r.Divide != nil {
+		a.Share, reason = r.Divide(&c)
 		return a, reason
 	}
 	if r.Processes {

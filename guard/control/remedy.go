@@ -45,8 +45,8 @@ type Remedy struct {
 	// Weaker returns settings on the way back from some to those of the step before, or to
 	// the original ones; false, or nil, is to go back at once.
 	Weaker func(c *Case, from cgroup.Limits, before *cgroup.Limits) (to cgroup.Limits, ok bool)
-	// Divide and Widen stand in for Propose and Weaker where the settings are a Share, by groups
-	// of resctrl in place of control groups.
+	// Divide and Widen stand in for Propose and Weaker where the settings are a Share: by groups
+	// of resctrl, or classes of network devices, in place of control groups.
 	Divide func(c *Case) (to Share, reason string)
 	Widen  func(c *Case, from Share, before *Share) (to Share, ok bool)
 	// Amount says what the settings are: "weight 10". Sentence says it of a group.
@@ -76,7 +76,15 @@ func (r *Remedy) Files() (names []string) {
 }
 
 // Divides reports whether the settings are those of a group of resctrl.
-func (r *Remedy) Divides() bool { return r.Divide != nil }
+func (r *Remedy) Divides() bool { return r.is(knob.Class) }
+
+// Sends reports whether they are those of a class of a network device.
+func (r *Remedy) Sends() bool { return r.is(knob.Sender) }
+
+func (r *Remedy) is(kind knob.Kind) bool {
+	rows := r.rows()
+	return len(rows) > 0 && rows[0].Kind == kind
+}
 
 // Controller returns the cgroup controller that has the files, or "".
 func (r *Remedy) Controller() string {
@@ -116,7 +124,7 @@ func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 
 // Remedies returns those that the guard carries out.
 func Remedies() []Remedy {
-	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, ioThrottle, cacheWays, bandwidthCap, processWeight, processCPUs}
+	return []Remedy{weight, headroomCap, shrinkCPUs, burst, memoryHigh, ioWeight, ioThrottle, cacheWays, bandwidthCap, sendCap, processWeight, processCPUs}
 }
 
 var builtIn = Remedies()

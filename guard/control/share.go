@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,15 +14,18 @@ import (
 )
 
 // Share is what a group has at most, of each last-level cache and of the memory bandwidth
-// beyond it; 0 leaves it as it is.
+// beyond it, or of a network link; 0 leaves it as it is.
 type Share struct {
 	Ways int `json:"ways,omitzero"`
 	// Bandwidth is in the unit of the host (Cache.Unit).
 	Bandwidth int64 `json:"bandwidth,omitzero"`
 	// Unit is for readers: "%".
 	Unit string `json:"unit,omitzero"`
-	// Used is the bandwidth that the group had before it was first limited, in the same unit; 0
-	// where the limit is a share of what the CPU can.
+	// Send is how many bytes per second it may send by Device, a network device.
+	Send   int64  `json:"send,omitzero"`
+	Device string `json:"device,omitzero"`
+	// Used is the bandwidth that the group had, or what it sent, before it was first limited, in the
+	// same unit; 0 where the limit is a share of what the CPU can.
 	Used int64 `json:"-"`
 }
 
@@ -34,7 +38,15 @@ func (s Share) String() string {
 	if s.Bandwidth > 0 {
 		words = append(words, strconv.FormatInt(s.Bandwidth, 10)+" "+s.Unit)
 	}
+	if s.Send > 0 {
+		words = append(words, s.rate())
+	}
 	return strings.Join(words, ", ")
+}
+
+// rate is Send in words.
+func (s Share) rate() string {
+	return fmt.Sprintf("%.3g Mbit/s over %s", float64(s.Send)*8/1e6, s.Device)
 }
 
 // settings are those of an action by the table of knobs.
@@ -45,6 +57,9 @@ func (a *Action) settings() knob.Settings {
 	}
 	if a.Share.Bandwidth > 0 {
 		all[knob.ID{Knob: knob.Find("memoryBandwidth")}] = strconv.FormatInt(a.Share.Bandwidth, 10)
+	}
+	if a.Share.Send > 0 {
+		all[knob.ID{Knob: knob.Find("sendRate")}] = strconv.FormatInt(a.Share.Send, 10)
 	}
 	return all
 }
@@ -79,7 +94,10 @@ var cacheWays = Remedy{
 	Delay: 2 * time.Second, // lines stay until others take their place
 	Divide: func(c *Case) (to Share, reason string) {
 		have := c.Group.Cache
-		if have.Ways == 0 {
+		switch {
+		case have.Why != "":
+			return to, have.Why
+		case have.Ways == 0:
 			return to, "caches are not divided here"
 		}
 		ways := have.Ways
@@ -112,7 +130,10 @@ var bandwidthCap = Remedy{
 	Below: true,
 	Divide: func(c *Case) (to Share, reason string) {
 		have := c.Group.Cache
-		if have.Bandwidth == 0 {
+		switch {
+		case have.Why != "":
+			return to, have.Why
+		case have.Bandwidth == 0:
 			return to, "memory bandwidth is not limited here"
 		}
 		now, used := have.Bandwidth, int64(100)
@@ -153,9 +174,72 @@ var bandwidthCap = Remedy{
 	},
 }
 
+// Sending is what a group may send over a network link without what the loop did, in bytes per
+// second.
+type Sending struct {
+	// Link is the number of the link, Device the name of its device.
+	Link   int
+	Device string
+	// Why says why it cannot be lowered; "" if it can.
+	Why string
+	// Floor and Ceiling are those of the group's network class. Sent is what it sends; 0 is unknown.
+	Floor, Ceiling int64
+	Sent           float64
+}
+
+// leastSend is the least rate, in bytes per second: that of a network class without a floor.
+const leastSend = 1000
+
+// sendCap halves what the suspect may send over the link that the victim waits for, beginning at half
+// of what it sends. It keeps a tenth of that, and the floor of its network class.
+var sendCap = Remedy{
+	Name:  detect.SendCap,
+	Knobs: []string{"sendRate"},
+	Below: true,
+	Delay: time.Second, // what waits already is sent first
+	Divide: func(c *Case) (to Share, reason string) {
+		i := slices.IndexFunc(c.Group.Sending, func(s Sending) bool { return c.Victim.Link > 0 && s.Link == c.Victim.Link })
+		if i < 0 {
+			return to, "what it may send over the victim's link is not known"
+		}
+		have := c.Group.Sending[i]
+		now := have.Ceiling
+		switch {
+		case have.Why != "":
+			return to, have.Why
+		case c.HeldShare != nil && c.HeldShare.Device != have.Device:
+			return to, "another link is full by now"
+		case c.HeldShare != nil:
+			now, to.Used = min(now, c.HeldShare.Send), c.HeldShare.Used
+		case !(have.Sent > 0):
+			return to, "how much it sends over the link is not known: its network may be one of its own"
+		default:
+			now = min(now, int64(have.Sent))
+			to.Used = now
+		}
+		floor := max(leastSend, have.Floor, int64(math.Ceil(leastShare*float64(to.Used))))
+		if to.Send, to.Device = max(floor, int64(shrinkBy*float64(now))), have.Device; to.Send >= now {
+			to.Send = floor
+			return Share{}, to.rate() + " is the least that it keeps"
+		}
+		return to, ""
+	},
+	Widen: func(_ *Case, from Share, before *Share) (to Share, ok bool) {
+		to, most := from, from.Used
+		if before != nil {
+			most = min(most, before.Send)
+		}
+		to.Send += max(from.Used/10, 1)
+		return to, to.Send < most
+	},
+}
+
 // shareSentence says in plain words what a group has.
 func shareSentence(group string, s Share) string {
-	if s.Ways > 0 {
+	switch {
+	case s.Send > 0:
+		return fmt.Sprintf("%s sends at most %s", group, s.rate())
+	case s.Ways > 0:
 		return fmt.Sprintf("%s may fill %d ways of each last-level cache", group, s.Ways)
 	}
 	return fmt.Sprintf("%s has at most %d %s of memory bandwidth", group, s.Bandwidth, s.Unit)

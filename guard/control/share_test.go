@@ -26,6 +26,8 @@ func TestDivide(t *testing.T) {
 	amd := control.Cache{Ways: 16, Of: 16, LeastWays: 1, Bandwidth: 2048, LeastBandwidth: 1, Step: 1, Unit: "1/8 GB/s", Bytes: 125e6}
 	two, arm := intel, intel
 	two.LeastWays, arm.LeastBandwidth, arm.Step = 3, 1, 1
+	other := intel
+	other.Why = "resctrl group pod-a of another program has its threads"
 	for _, c := range []struct {
 		name    string
 		remedy  detect.Remedy
@@ -50,11 +52,52 @@ func TestDivide(t *testing.T) {
 		{"a tenth of what it had stays", detect.BandwidthCap, amd, 5e9, &control.Share{Bandwidth: 40, Used: 320}, control.Share{Bandwidth: 32, Unit: "1/8 GB/s", Used: 320}, ""},
 		{"and is the end there", detect.BandwidthCap, amd, 4e9, &control.Share{Bandwidth: 32, Used: 320}, control.Share{}, "32 1/8 GB/s of memory bandwidth is the least that best-effort work keeps"},
 		{"how much it has is not known", detect.BandwidthCap, amd, 0, nil, control.Share{}, "how much memory bandwidth the suspect has is not known"},
+		{"caches are another program's", detect.CacheWays, other, 0, nil, control.Share{}, "resctrl group pod-a of another program has its threads"},
+		{"bandwidth is", detect.BandwidthCap, other, 0, nil, control.Share{}, "resctrl group pod-a of another program has its threads"},
 		{"no bandwidth", detect.BandwidthCap, control.Cache{Ways: 4}, 0, nil, control.Share{}, "memory bandwidth is not limited here"},
 	} {
 		to, reason := remedy(t, c.remedy).Divide(&control.Case{Group: control.Workload{Cache: c.cache, Traffic: c.traffic}, HeldShare: c.held})
 		if to != c.want || reason != c.reason {
 			t.Errorf("%s: %+v %q, want %+v %q", c.name, to, reason, c.want, c.reason)
+		}
+	}
+}
+
+// Each rule about how much may be sent.
+func TestSendCap(t *testing.T) {
+	t.Parallel()
+	free := control.Sending{Link: 2, Device: "eth0", Floor: 1000, Ceiling: 12.5e6, Sent: 10e6}
+	floor, low, silent, undivided := free, free, free, free
+	floor.Floor, low.Ceiling, silent.Sent, undivided.Why = 4e6, 6e6, 0, "eth0 is not divided"
+	held := func(send int64, device string) *control.Share {
+		return &control.Share{Send: send, Device: device, Used: 10e6}
+	}
+	for _, c := range []struct {
+		name   string
+		link   int
+		of     control.Sending
+		held   *control.Share
+		send   int64
+		reason string
+	}{
+		{"half of what it sends", 2, free, nil, 5e6, ""},
+		{"half of that", 2, free, held(5e6, "eth0"), 2.5e6, ""},
+		{"a tenth stays", 2, free, held(1.5e6, "eth0"), 1e6, ""},
+		{"and is the end", 2, free, held(1e6, "eth0"), 0, "8 Mbit/s over eth0 is the least that it keeps"},
+		{"the floor of its class", 2, floor, held(5e6, "eth0"), 4e6, ""},
+		{"and is the end there", 2, floor, held(4e6, "eth0"), 0, "32 Mbit/s over eth0 is the least that it keeps"},
+		{"half of the ceiling of its class, if that is lower", 2, low, nil, 3e6, ""},
+		{"of a ceiling that was lowered meanwhile", 2, low, held(9e6, "eth0"), 3e6, ""},
+		{"what it sends is not known", 2, silent, nil, 0, "how much it sends over the link is not known: its network may be one of its own"},
+		{"nobody named the device", 2, undivided, nil, 0, "eth0 is not divided"},
+		{"the victim's link is another one", 3, free, nil, 0, "what it may send over the victim's link is not known"},
+		{"the victim has none", 0, control.Sending{Sent: 1e6, Ceiling: 2e6}, nil, 0, "what it may send over the victim's link is not known"},
+		{"another link is full by now", 2, free, held(5e6, "eth1"), 0, "another link is full by now"},
+	} {
+		of := &control.Case{Victim: control.Workload{Link: c.link}, Group: control.Workload{Sending: []control.Sending{c.of}}, HeldShare: c.held}
+		to, reason := remedy(t, detect.SendCap).Divide(of)
+		if to.Send != c.send || reason != c.reason || c.send > 0 && (to.Device != "eth0" || to.Used == 0) {
+			t.Errorf("%s: %+v %q, want %d %q", c.name, to, reason, c.send, c.reason)
 		}
 	}
 }
@@ -77,6 +120,10 @@ func TestWiden(t *testing.T) {
 		{detect.BandwidthCap, control.Share{Bandwidth: 90, Unit: "%"}, nil, control.Share{}, false},
 		{detect.BandwidthCap, control.Share{Bandwidth: 20, Unit: "u", Used: 40}, nil, control.Share{Bandwidth: 30, Unit: "u", Used: 40}, true},
 		{detect.BandwidthCap, control.Share{Bandwidth: 30, Unit: "u", Used: 40}, nil, control.Share{}, false}, // it had no more
+		{detect.SendCap, control.Share{Send: 50, Device: "eth0", Used: 100}, nil, control.Share{Send: 60, Device: "eth0", Used: 100}, true},
+		{detect.SendCap, control.Share{Send: 25, Device: "eth0", Used: 100}, &control.Share{Send: 50}, control.Share{Send: 35, Device: "eth0", Used: 100}, true},
+		{detect.SendCap, control.Share{Send: 45, Device: "eth0", Used: 100}, &control.Share{Send: 50}, control.Share{}, false},
+		{detect.SendCap, control.Share{Send: 90, Device: "eth0", Used: 100}, nil, control.Share{}, false}, // likewise
 	} {
 		to, ok := remedy(t, tc.remedy).Widen(c, tc.from, tc.before)
 		if ok != tc.intermediate || ok && to != tc.want {
@@ -109,6 +156,19 @@ func TestSharesAreVerified(t *testing.T) {
 			"another program has it", detect.MemoryBandwidth, map[detect.Remedy]float64{detect.BandwidthCap: 0.2, detect.ShrinkCPUs: 0.2}, control.Cache{Why: "resctrl group pod-a of another program has its threads"},
 			"applied shrink_cpus pods/batch: CPUs 4-15\nkept shrink_cpus pods/batch: CPUs 4-15\n",
 		},
+		{
+			"a lower rate helps", detect.Network, map[detect.Remedy]float64{detect.SendCap: 0.2}, control.Cache{},
+			"applied send_cap pods/batch: 40 Mbit/s over eth0\nkept send_cap pods/batch: 40 Mbit/s over eth0\n",
+		},
+		{
+			"a lower rate helps in part", detect.Network, map[detect.Remedy]float64{detect.SendCap: 0.7}, control.Cache{},
+			"applied send_cap pods/batch: 40 Mbit/s over eth0\nkept send_cap pods/batch: 40 Mbit/s over eth0\n" +
+				"applied send_cap pods/batch: 20 Mbit/s over eth0\nreverted send_cap pods/batch: 20 Mbit/s over eth0\ngave_up\n",
+		},
+		{
+			"it does not help", detect.Network, nil, control.Cache{},
+			"applied send_cap pods/batch: 40 Mbit/s over eth0\nreverted send_cap pods/batch: 40 Mbit/s over eth0\ngave_up\n",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -116,6 +176,7 @@ func TestSharesAreVerified(t *testing.T) {
 				p := onPaper(t, 16, complaint{victim, "pods/batch", c.resource, c.left})
 				for i := range p.workloads {
 					p.workloads[i].Cache = c.cache
+					p.workloads[i].Link, p.workloads[i].Sending = 2, []control.Sending{{Link: 2, Device: "eth0", Ceiling: 12.5e6, Sent: 10e6}}
 				}
 				want(t, p.run(enforce(), 30), c.want)
 			})

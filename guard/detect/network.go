@@ -78,6 +78,26 @@ func (d *Detector) link(sent *meter, from, to watch.Time) (use, wait float64) {
 	return use, wait
 }
 
+// Link returns the number of the link that a workload waits for, by the last window; 0 of one
+// that uses none.
+func (d *Detector) Link(group string) int {
+	if w := d.byGroup[group]; w != nil {
+		return w.link.ID
+	}
+	return 0
+}
+
+// Sent returns how many bytes per second a group sends by a link, by the last window; 0 where
+// that is not known.
+func (d *Detector) Sent(group string, link int) float64 {
+	w := d.byGroup[group]
+	if w == nil {
+		return 0
+	}
+	sent, _ := w.sent(watch.Part{Kind: watch.Link, ID: link}, w.from, w.to)
+	return sent
+}
+
 // linkFull says that the workload's link is full.
 func (w *workload) linkFull() bool { return w.stands(LinkUse) || w.stands(LinkWait) }
 

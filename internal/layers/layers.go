@@ -63,7 +63,7 @@ func Rooms() []Room {
 		}},
 		{Path: "guard/evidence", Pure: true},
 		{Path: "guard/control", May: []string{"guard/evidence", "cpuset", "desired", "machine", "kernel/knob", "kernel", "kernel/cgroup", "place", "guard/detect", "internal/plain"}},
-		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "kernel/resctrl", "kernel/sched", "watch/pods", "guard/detect", "guard/control"}},
+		{Path: "guard/actuate", May: []string{"cpuset", "kernel", "kernel/cgroup", "kernel/knob", "kernel/resctrl", "kernel/sched", "kernel/traffic", "watch/pods", "guard/detect", "guard/control"}},
 		{Path: "guard", May: []string{"cpuset", "machine", "kernel", "place", "watch", "watch/pods", "watch/proc", "guard/actuate", "guard/control", "guard/detect", "guard/observe"}},
 		{Path: "lab/stats"},
 		{Path: "lab/noise", May: []string{"kernel"}},

@@ -97,6 +97,21 @@ type Host struct {
 	root *kernel.Root
 }
 
+// Unified returns where cgroup v2 is mounted, beside v1 or alone, below the root; "" if it is not.
+func Unified(fsys fs.FS) string {
+	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	mounts, _ := kernel.ParseMounts(string(text)) // an error is Detect's to tell
+	for _, m := range mounts {
+		if m.Type == "cgroup2" && !m.ReadOnly {
+			return m.Dir
+		}
+	}
+	return ""
+}
+
 // Detect reads /proc/self/mountinfo, /proc/self/cgroup and, on v2,
 // cgroup.controllers. A host without cgroups has no hierarchies and is no error.
 func Detect(root *kernel.Root) (*Host, error) {

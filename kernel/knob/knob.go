@@ -21,6 +21,7 @@ const (
 	Group     Kind = iota // a control group
 	Class                 // a group of resctrl: a class of service
 	Frequency             // a policy of cpufreq: CPUs that share a clock
+	Sender                // a control group by what it sends: a class of HTB
 )
 
 // Direction says which values of a knob leave its subject more.

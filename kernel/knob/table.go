@@ -85,6 +85,10 @@ var rows = []*Knob{
 		Needs: "a CPU that allocates memory bandwidth, and resctrl mounted",
 	},
 	{
+		Name: "sendRate", Words: "bytes sent per second", Kind: Sender, Type: Number, Least: 1, Default: Max, V2: []File{{Name: "berth.net_class"}},
+		Needs: "cgroup v2, and a network device that network classes divide",
+	},
+	{
 		Name: "partition", Words: "partition", Controller: "cpuset", Type: Word, Values: []string{"member", "root", "isolated"},
 		Default: "member", Direction: Neither, V2: []File{{Name: "cpuset.cpus.partition"}},
 		Needs: "boot a kernel 5.0 or newer with cgroup v2", Hint: Hint{Invalid: "this kernel has no such kind of partition"},

@@ -58,9 +58,9 @@ type Calls interface {
 //	sys/net/DEVICE/htb/4f21           "rate 1250000 ceil 12500000 prio 7", a class, or none
 //	CGROUP/berth.net_class            "6be7:4f21", of which class packets are, or none
 //
-// Only the live host has any.
+// Only the live host has any. A root that has them already stays as it is.
 func Over(root *kernel.Root) *kernel.Root {
-	if !root.IsLive() {
+	if _, err := fs.Stat(root.FS(), dir); err == nil || !root.IsLive() {
 		return root
 	}
 	return Lay(root, systemCalls{})
@@ -245,7 +245,7 @@ func (f *files) all() (string, error) {
 // Write implements kernel.Overlay.
 func (f *files) Write(of, text string) error {
 	if IsMark(of) {
-		minor, err := parseMark(text)
+		minor, err := ParseMark(text)
 		if err != nil {
 			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 		}

@@ -33,11 +33,11 @@ func TestBadClassTexts(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "1:2", "6be7:0", "6be7:0000", "6be7:10000", "6be7:10", "6be7:4F21", "6be7:"} {
-		if minor, err := parseMark(text); err == nil {
+		if minor, err := ParseMark(text); err == nil {
 			t.Errorf("%q is %x", text, minor)
 		}
 	}
-	if minor, err := parseMark(mark(0x4f21) + "\n"); err != nil || minor != 0x4f21 {
+	if minor, err := ParseMark(mark(0x4f21) + "\n"); err != nil || minor != 0x4f21 {
 		t.Errorf("%x, %v", minor, err)
 	}
 }

@@ -266,6 +266,9 @@ func testReal(t *testing.T) {
 	if got := b.text("sys/net/veth0/root"); got != "noqueue 0:" {
 		t.Fatalf("root %q", got)
 	}
+	if Over(b.root) != b.root {
+		t.Error("a root that has the files gets them again")
+	}
 	c := &Config{
 		Devices: map[string]LinkConfig{"veth0": {Rate: 100e6}},
 		Classes: map[string]Share{"first": {Floor: Amount{Percent: 10}, Priority: 1}, "bulk": {Floor: Amount{Percent: 20}, Ceiling: Amount{Percent: 50}, Priority: 8}},

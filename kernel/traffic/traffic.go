@@ -29,6 +29,9 @@ const (
 	othersMinor = 2
 	firstMinor  = 0x10
 	lastMinor   = 0xffef
+	// Classes of the guard, of work whose rate it lowers.
+	firstGuarded = 0xfff0
+	lastGuarded  = 0xfffe
 )
 
 // Class is a class of HTB: bytes per second that it has at least, and may have at most; what
@@ -71,7 +74,8 @@ func (c Class) check() error {
 // mark is the text of the file of a control group whose packets are of a class.
 func mark(minor uint16) string { return fmt.Sprintf("%x:%04x", major, minor) }
 
-func parseMark(text string) (uint16, error) {
+// ParseMark returns which class a mark's text says, 0 for none.
+func ParseMark(text string) (uint16, error) {
 	text = strings.TrimSpace(text)
 	if text == none {
 		return 0, nil
@@ -339,7 +343,7 @@ func (l *Layout) Plan() (plan kernel.Plan) {
 			}
 		}
 		for _, minor := range slices.Sorted(maps.Keys(k.Device.Has)) {
-			if _, ok := k.Classes[minor]; !ok {
+			if _, ok := k.Classes[minor]; !ok && minor < firstGuarded {
 				removals = append(removals, kernel.Step{Path: k.Device.file(minor), Value: none, Why: "no network class has it"})
 			}
 		}
