@@ -79,7 +79,7 @@ func workloadID(ctx context.Context, n node, name string) (string, error) {
 			return id, nil
 		}
 		entry, _, by := strings.Cut(id, ":")
-		if by && entry == name {
+		if by && entry == name || id == name+".service" { // as systemctl takes units
 			matched = append(matched, id)
 		}
 		if all = append(all, id); by {
