@@ -190,8 +190,8 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"run", "--dry-run", "--mems", "0,7", "--", "true"}, 125, "--mems 0,7: this host has no memory node 7, but 0-1"},
 		{[]string{"run", "--dry-run", "--cpuset", "3,77", "--", "true"}, 125, "--cpuset 3,77: not there, or not for workloads (allowed): CPU 77; the host has CPUs 0-15 for them"},
 		{[]string{"run", "-o", "json", "--", "true"}, 125, "--dry-run"},
-		{[]string{"move", "db", "--cpuset", "8", "--mems", "7"}, 1, "there are 0-1"},
-		{[]string{"resize", "db", "--mems", "7"}, 1, "there are 0-1"},
+		{[]string{"move", "db", "--cpuset", "8", "--mems", "7"}, 1, "no memory node 7, but 0-1"},
+		{[]string{"resize", "db", "--mems", "7"}, 1, "no memory node 7, but 0-1"},
 		{[]string{"resize", "api", "--policy", "nobody"}, 2, "nobody"},
 		{[]string{"ps", "--socket", filepath.Join(dir, "none.sock")}, 1, "no agent"},
 	} {
