@@ -390,6 +390,34 @@ func (waitingAgent) Get(_ context.Context, id string) (agent.Workload, error) {
 	return agent.Workload{}, &place.NotHeldError{ID: id}
 }
 
+// namedNode is a node with workloads of these names.
+type namedNode struct {
+	node
+	ids []string
+}
+
+func (n namedNode) List(context.Context) (all []agent.Workload, err error) {
+	for _, id := range n.ids {
+		all = append(all, agent.Workload{Spec: agent.Spec{Request: place.Request{ID: id}}, Grant: &place.Grant{}})
+	}
+	return all, nil
+}
+
+// A workload is found by its id, its entry in a configuration, or its unit without .service.
+func TestWorkloadID(t *testing.T) {
+	t.Parallel()
+	n := namedNode{ids: []string{"nginx.service", "web:shop/web", "db", "db.service", "a.service", "a:b"}}
+	for name, want := range map[string]string{
+		"nginx": "nginx.service", "nginx.service": "nginx.service", "web": "web:shop/web", "db": "db",
+		"a": "a: it is the name of several workloads", "ngimx": "did you mean", "shop/web": "there is no such workload",
+	} {
+		id, err := workloadID(t.Context(), n, name)
+		if got := id + fmt.Sprint(err); !strings.HasPrefix(got, want) && (err == nil || !strings.Contains(got, want)) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 // Who waits for a place is in ps and explain, with the reason.
 func TestWaiting(t *testing.T) {
 	t.Parallel()

@@ -291,7 +291,7 @@ func (t *watchTable) text(key string, top int) string {
 	for group, row := range t.groups {
 		switch {
 		case len(t.named) > 0 && !slices.Contains(t.named, group): // not asked for
-		case len(t.named) == 0 && group != t.always && key != "memory" && !(row.level(watch.CPUTime) > 0):
+		case len(t.named) == 0 && row.name != t.always && key != "memory" && !(row.level(watch.CPUTime) > 0):
 			idle++
 		default:
 			rows = append(rows, row)
