@@ -87,27 +87,31 @@ func (s *State) Audit() error {
 func (s *State) auditOwners() error {
 	var errs []error
 	grants := slices.Collect(s.Grants())
-	users := map[cpuset.Set][]*Grant{} // many run on the same CPUs
-	var sets []cpuset.Set
+	type use struct { // many run on the same CPUs
+		cpus   cpuset.Set
+		borrow bool
+	}
+	users := map[use][]*Grant{}
+	var uses []use
 	for _, g := range grants {
-		cpus := s.Effective(g)
-		if users[cpus] == nil {
-			sets = append(sets, cpus)
+		u := use{s.Effective(g), g.Request.Class.Traits().Borrow}
+		if users[u] == nil {
+			uses = append(uses, u)
 		}
-		users[cpus] = append(users[cpus], g)
+		users[u] = append(users[u], g)
 	}
 	for _, g := range grants {
 		if g.Own.IsEmpty() && g.Fence.IsEmpty() {
 			continue
 		}
 		mine := g.Own.Union(g.Fence)
-		for _, cpus := range sets {
-			both := mine.Intersect(cpus)
-			if both.IsEmpty() {
+		for _, u := range uses {
+			both := mine.Intersect(u.cpus)
+			if both.IsEmpty() || u.borrow && g.Lent && !u.cpus.Overlaps(g.Fence) {
 				continue
 			}
-			for _, o := range users[cpus] {
-				if o != g && !takeTurns(&o.Request, &g.Request) && (!o.Request.Class.Traits().Borrow || !g.Lent || cpus.Overlaps(g.Fence)) {
+			for _, o := range users[u] {
+				if o != g && !takeTurns(&o.Request, &g.Request) {
 					errs = append(errs, fmt.Errorf("CPUs %s: owned by %q, used by %q", both, g.ID, o.ID))
 				}
 			}

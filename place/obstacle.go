@@ -17,8 +17,10 @@ type Obstacle struct {
 	// Rule is "machine" (it has no more), "memory" (of others), "nodes" (the request's), "allowed", "reserved",
 	// "floor" (fields of Config), "exclusive", "idle siblings", "counted", "pool" or "shared".
 	Rule string `json:"rule"`
-	// By names the workloads that have the CPUs; the pool comes first.
-	By []string `json:"by,omitempty"`
+	// By names the workloads that have the CPUs; the pool comes first. More is how many others
+	// share, which are not named.
+	By   []string `json:"by,omitempty"`
+	More int      `json:"more,omitempty"`
 	// Needs is how many of the CPUs shared workloads need.
 	Needs int `json:"needs,omitempty"`
 }
@@ -75,21 +77,35 @@ func (s *State) PoolMembers(pool string) (ids []string) {
 	return ids
 }
 
-// needed is what workloads in the default pool, but for one, leave of it.
+// needed is what workloads in the default pool, but for one, leave of it. The state has their
+// sums: thousands may share, and a refusal names a few of them.
 func (s *State) needed(but string) (o Obstacle, ok bool) {
-	milli := 0
-	o.By = make([]string, 0, s.Len())
-	for g := range s.Grants() {
-		if g.ID == but || g.Share.Counted || g.Share.Within.IsEmpty() {
-			continue
-		}
-		o.By = append(o.By, g.ID)
-		if !g.Request.Class.Traits().Borrow {
-			milli += g.Share.Milli
+	in := func(g *Grant) bool { return !g.Share.Counted && !g.Share.Within.IsEmpty() }
+	all, milli := 0, 0
+	for _, b := range s.bounds {
+		all += b.Grants
+		if !b.BE {
+			milli += b.Milli
 		}
 	}
-	o.CPUs, o.Rule, o.Needs = s.Sharable(), "shared", max(1, WholeCPUs(milli))
-	return o, len(o.By) > 0
+	if g, held := s.Grant(but); held && in(g) {
+		all--
+		if !g.Request.Class.Traits().Borrow {
+			milli -= g.Share.Milli
+		}
+	}
+	if all == 0 {
+		return o, false
+	}
+	for g := range s.Grants() {
+		if g.ID != but && in(g) {
+			if o.By = append(o.By, g.ID); len(o.By) == min(all, named+1) {
+				break
+			}
+		}
+	}
+	o.CPUs, o.Rule, o.More, o.Needs = s.Sharable(), "shared", all-len(o.By), max(1, WholeCPUs(milli))
+	return o, true
 }
 
 // String says it in a clause: "CPU 0 is reserved for the host (reserved)". The word in
@@ -102,7 +118,7 @@ func (o Obstacle) String() string {
 	if len(o.By) > 1 {
 		needs = "need"
 	}
-	by := Names(o.By)
+	by := names(o.By, o.More)
 	switch o.Rule {
 	case "machine":
 		return "the host has " + plain.Count(o.CPUs.Len(), "CPU")
@@ -131,13 +147,18 @@ func (o Obstacle) String() string {
 	return fmt.Sprintf("%s %s shared by %s, which %s %s", cpus, is, by, needs, plain.Count(o.Needs, "CPU"))
 }
 
+// named is how many workloads a text names, or one more if that is all.
+const named = 4
+
 // Names lists the first few of names.
-func Names(names []string) string {
-	const most = 4
-	if more := len(names) - most; more > 1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+func Names(list []string) string { return names(list, 0) }
+
+// names lists the first few of a list that goes on.
+func names(list []string, more int) string {
+	if more += len(list) - named; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:named], ", "), more)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(list, ", ")
 }
 
 // OnlyIsolated is the rule of a request that isolated CPUs are a condition of.

@@ -129,6 +129,7 @@ func (p *parser) objects(field, name string) []strictyaml.Document {
 func (p *objectReader) apply(known map[string]workloadFile, name string) (steps []Step) {
 	back := *p.parser
 	found := false
+	var kinds []string
 	for _, d := range p.objects("apply", name) {
 		if isKubelet(d) {
 			continue
@@ -137,6 +138,8 @@ func (p *objectReader) apply(known map[string]workloadFile, name string) (steps 
 		pods := p.pods(d)
 		_, makesPods := workloadKinds[d.Text("kind")]
 		found = found || makesPods || len(pods) > 0
+		kind := d.Text("kind")
+		kinds = append(kinds, plain.Line(kind)+plain.Near(kind, slices.Sorted(maps.Keys(workloadKinds))))
 		for _, f := range pods {
 			p.where = ""
 			s := Step{Line: d.Line, Do: PlacePod, ID: f.PlacePod}
@@ -148,7 +151,12 @@ func (p *objectReader) apply(known map[string]workloadFile, name string) (steps 
 	}
 	back.errs = p.errs
 	if *p.parser = back; !found && len(p.errs) == 0 {
-		p.field("apply", fmt.Errorf("%s: no object of a kind that makes pods", name))
+		err := fmt.Errorf("%s: no object of a kind that makes pods", name)
+		if len(kinds) > 0 {
+			slices.Sort(kinds)
+			err = fmt.Errorf("%w, but %s", err, place.Names(slices.Compact(kinds)))
+		}
+		p.field("apply", err)
 	}
 	return steps
 }

@@ -267,7 +267,7 @@ function fillRow(r, w, now, fresh) {
   put(r.tag, n === undefined ? "" : letters(n));
   put(r.note, (w.notes || []).join("; "));
   put(r.cls, w.class);
-  put(r.cpus, w.own ? `exclusive: CPU ${w.own}` : `shared: CPU ${w.cpus}`);
+  put(r.cpus, w.own ? `exclusive: ${w.own}` : `shared: ${w.cpus}`);
   put(r.mems, w.mems ? `memory node ${w.mems}` : "");
   for (const key of figures) {
     const f = r.figs[key], past = r.past[key], value = w[key];

@@ -3,6 +3,7 @@
 //	go run ./e2e/vm fetch [-systemd]
 //	go run ./e2e/vm boot -cpus 4 -- map
 //	go run ./e2e/vm boot -cpus 1 -instruction 1 -- lab guard --faults none
+//	go run ./e2e/vm boot -cpus 4 -systemd -file /walk=walk.sh -- /walk
 //
 // Fetch gets QEMU, kernels and busybox as Debian packages and lays them out as a
 // kit for internal/vmtest. Nothing is installed: packages are unpacked below one
@@ -12,8 +13,8 @@
 // is replaced by the present one.
 //
 // Boot runs berth in a guest of that kit and prints what it writes, for
-// experiments that want another machine than this one. The exit status is that
-// of berth.
+// experiments that want another machine than this one, or with -systemd what a
+// program there writes. The exit status is its.
 package main
 
 import (

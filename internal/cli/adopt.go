@@ -99,8 +99,10 @@ func (f *adoptFlags) adopt(cmd *cobra.Command, n node) (w agent.Workload, err er
 			spec.Group, err = systemd.ControlGroup(cmd.Context(), root, f.unit)
 		}
 	case f.group != "":
-		spec.Request.ID = strings.Trim(f.group, "/")
-		spec.Group = spec.Request.ID
+		if spec.Group = strings.Trim(f.group, "/"); spec.Group == "" {
+			return w, exitStatus{exitUsage, fmt.Errorf("--cgroup %s: it is the root, and all processes of the host are below it: name a group in it, or a process (--pid)", plain.Shell(f.group))}
+		}
+		spec.Request.ID = spec.Group
 	default:
 		_, asked := n.(*api.Client) // an agent knows who may adopt what
 		err = f.process(cmd, &spec, asked)

@@ -204,9 +204,10 @@ func (f *proposalFlags) apply(cmd *cobra.Command, c *api.Client, p api.Proposal)
 	return errors.Join(show(cmd, r, func() string { return revisionText(&r, true) }), lossStatus(&r))
 }
 
-// withoutReplace adds to an error that places need not be given anew.
+// withoutReplace adds to an error that places need not be given anew, where that may be why: a
+// file that is not valid stays so.
 func (f *proposalFlags) withoutReplace(err error) error {
-	if err != nil && f.replace {
+	if err != nil && f.replace && !is[*api.RequestError](err) {
 		return fmt.Errorf("%w (without --replace only those move that have to)", err)
 	}
 	return err

@@ -438,6 +438,7 @@ func (d *diagnosis) figures(h *observe.Header, ticks [][]watch.Sample, target st
 	begin := min(2, len(ticks)-2)
 	table.add(append(slices.Clone(ticks[begin]), laterPrograms(ticks[begin:])...))
 	table.add(ticks[len(ticks)-1])
+	table.always = d.Sensitive
 	return table.text("cpu", 10)
 }
 

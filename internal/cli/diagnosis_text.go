@@ -80,7 +80,7 @@ func (d *diagnosis) writeFindings(b *strings.Builder) {
 		return
 	}
 	if d.Sensitive != "" && !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim == d.Sensitive }) {
-		fmt.Fprintf(b, "\nNothing found about %s. Of others:\n", plain.Line(d.Sensitive))
+		fmt.Fprintf(b, "\nNothing found about %s%s. Of others:\n", plain.Line(d.Sensitive), d.idle(d.Sensitive))
 	}
 	victim := d.Findings[0].Victim
 	var others []string
@@ -156,7 +156,7 @@ func (d *diagnosis) writeNothing(b *strings.Builder) {
 	case !d.short() && about == "":
 		b.WriteString("\nNothing found.\n")
 	case about != "":
-		fmt.Fprintf(b, "\nNothing found about %s.\n", plain.Line(about))
+		fmt.Fprintf(b, "\nNothing found about %s%s.\n", plain.Line(about), d.idle(about))
 	}
 	if d.short() {
 		b.WriteString("\n")
@@ -165,6 +165,14 @@ func (d *diagnosis) writeNothing(b *strings.Builder) {
 	if d.Windows < correlatedAfter && d.lacksProbe() {
 		fmt.Fprintf(b, "Without the run-queue probe a neighbour on the CPU is named after %d s at the earliest.\n", correlatedAfter)
 	}
+}
+
+// idle says that a workload had nothing to do meanwhile: then nothing can be found about it.
+func (d *diagnosis) idle(name string) string {
+	if used, known := d.levels[name][watch.CPUTime]; !known || used >= 0.005 {
+		return ""
+	}
+	return ": it used no CPU time meanwhile. Look again while it is asked for something (as by berth lab probe URL)"
 }
 
 // writeUnknown says what could not be judged: in a line each or, if it is asked for, why.

@@ -167,6 +167,7 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"adopt", "--pid", "-1"}, 2, "no process has that number"},
 		{[]string{"adopt", "--pid", "31337"}, 1, "--pid 31337: there is no such process"},
 		{[]string{"adopt", "--unit", "nginx.service"}, 1, "systemd does not run here"},
+		{[]string{"adopt", "--cgroup", "/", "--class", "BE"}, 2, "--cgroup /: it is the root"},
 		{[]string{"adopt", "--cgroup", "/none", "--class", "BE"}, 1, `group "none" is not there`},
 		{[]string{"adopt", "--pid", "100", "--class", "LSE"}, 2, "say how many with --cpus"},
 		{[]string{"move", "api"}, 2, "--cpuset"},
@@ -186,11 +187,11 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"resize", "api", "--cpuset", ""}, 2, "it is empty"},
 		{[]string{"resize", "api", "--mems", ""}, 2, "it is empty"},
 		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "it is empty"},
-		{[]string{"run", "--dry-run", "--mems", "0,7", "--", "true"}, 125, "--mems 0,7: memory node 7 is not there; there are 0-1"},
-		{[]string{"run", "--dry-run", "--cpuset", "3,77", "--", "true"}, 125, "--cpuset 3,77: CPU 77 is not there or not to be given away; there are 0-15"},
+		{[]string{"run", "--dry-run", "--mems", "0,7", "--", "true"}, 125, "--mems 0,7: this host has no memory node 7, but 0-1"},
+		{[]string{"run", "--dry-run", "--cpuset", "3,77", "--", "true"}, 125, "--cpuset 3,77: not there, or not for workloads (allowed): CPU 77; the host has CPUs 0-15 for them"},
 		{[]string{"run", "-o", "json", "--", "true"}, 125, "--dry-run"},
-		{[]string{"move", "db", "--cpuset", "8", "--mems", "7"}, 1, "there are 0-1"},
-		{[]string{"resize", "db", "--mems", "7"}, 1, "there are 0-1"},
+		{[]string{"move", "db", "--cpuset", "8", "--mems", "7"}, 1, "no memory node 7, but 0-1"},
+		{[]string{"resize", "db", "--mems", "7"}, 1, "no memory node 7, but 0-1"},
 		{[]string{"resize", "api", "--policy", "nobody"}, 2, "nobody"},
 		{[]string{"ps", "--socket", filepath.Join(dir, "none.sock")}, 1, "no agent"},
 	} {
@@ -389,6 +390,34 @@ func (waitingAgent) Get(_ context.Context, id string) (agent.Workload, error) {
 	return agent.Workload{}, &place.NotHeldError{ID: id}
 }
 
+// namedNode is a node with workloads of these names.
+type namedNode struct {
+	node
+	ids []string
+}
+
+func (n namedNode) List(context.Context) (all []agent.Workload, err error) {
+	for _, id := range n.ids {
+		all = append(all, agent.Workload{Spec: agent.Spec{Request: place.Request{ID: id}}, Grant: &place.Grant{}})
+	}
+	return all, nil
+}
+
+// A workload is found by its id, its entry in a configuration, or its unit without .service.
+func TestWorkloadID(t *testing.T) {
+	t.Parallel()
+	n := namedNode{ids: []string{"nginx.service", "web:shop/web", "db", "db.service", "a.service", "a:b"}}
+	for name, want := range map[string]string{
+		"nginx": "nginx.service", "nginx.service": "nginx.service", "web": "web:shop/web", "db": "db",
+		"a": "a: it is the name of several workloads", "ngimx": "did you mean", "shop/web": "there is no such workload",
+	} {
+		id, err := workloadID(t.Context(), n, name)
+		if got := id + fmt.Sprint(err); !strings.HasPrefix(got, want) && (err == nil || !strings.Contains(got, want)) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 // Who waits for a place is in ps and explain, with the reason.
 func TestWaiting(t *testing.T) {
 	t.Parallel()
@@ -514,7 +543,7 @@ func TestAllThatIsWrong(t *testing.T) {
 		}
 	}
 	_, errs, code = berth(t, "run", "--root", placedHost(t), "--dry-run", "--class", "LSE", "--memory", "0", "--quota", "99", "--cpuset", "77", "--", "true")
-	for _, want := range []string{"--memory 0: not a limit", "--quota: it is the time of 99 CPUs", "--cpuset 77: CPU 77 is not there"} {
+	for _, want := range []string{"--memory 0: not a limit", "--quota: it is the time of 99 CPUs", "--cpuset 77: not there"} {
 		if code != exitNotRun || !strings.Contains(errs, want) {
 			t.Errorf("status %d, no %q in %s", code, want, errs)
 		}

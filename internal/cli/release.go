@@ -65,8 +65,8 @@ Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
 	return cmd
 }
 
-// workloadID is the id of the workload that a name means: its id, or the name of an entry of a
-// configuration by which a single group is a workload.
+// workloadID is the id of the workload that a name means: its id, the name of an entry of a
+// configuration by which a single group is a workload, or a service's without .service.
 func workloadID(ctx context.Context, n node, name string) (string, error) {
 	rows, err := listRows(ctx, n)
 	if err != nil {
@@ -79,7 +79,7 @@ func workloadID(ctx context.Context, n node, name string) (string, error) {
 			return id, nil
 		}
 		entry, _, by := strings.Cut(id, ":")
-		if by && entry == name {
+		if by && entry == name || id == name+".service" {
 			matched = append(matched, id)
 		}
 		if all = append(all, id); by {

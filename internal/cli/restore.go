@@ -266,7 +266,11 @@ func (r *nodeReport) text() string {
 func restoredText(r kernel.Report) string {
 	var b strings.Builder
 	for _, item := range r.Items {
-		fmt.Fprintf(&b, "%-9s  %s\n", item.Outcome, plain.Line(undoing(item)))
+		why := ""
+		if item.Outcome == kernel.Untouched {
+			why = " (as it was already)"
+		}
+		fmt.Fprintf(&b, "%-9s  %s%s\n", item.Outcome, plain.Line(undoing(item)), why)
 		if item.Error != "" {
 			fmt.Fprintf(&b, "           %s\n", plain.Line(item.Error))
 		}

@@ -242,10 +242,10 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 		}
 	}
 	if none := f.cpuset.Minus(cpus); !none.IsEmpty() {
-		errs = append(errs, fmt.Errorf("--cpuset %s: CPU %s is not there or not to be given away; there are %s", f.cpuset, none, cpus))
+		errs = append(errs, fmt.Errorf("--cpuset %s: not there, or not for workloads (allowed): %s; the host has %s for them", f.cpuset, cpuWords(none), cpuWords(cpus)))
 	}
 	if none := f.mems.Minus(mems); !none.IsEmpty() && !mems.IsEmpty() {
-		errs = append(errs, fmt.Errorf("--mems %s: memory node %s is not there; there are %s", f.mems, none, mems))
+		errs = append(errs, fmt.Errorf("--mems %s: this host has no memory node %s, but %s", f.mems, none, mems))
 	}
 	return errors.Join(errs...)
 }

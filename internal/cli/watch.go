@@ -166,6 +166,7 @@ func sortKeys() []string { return []string{"cpu", "stall", "delay", "throttled",
 type watchTable struct {
 	header *observe.Header
 	named  []string // empty is all
+	always string   // has a row in any case; "" is nobody
 	groups map[string]*watchRow
 	host   watchRow
 	now    watch.Time
@@ -290,7 +291,7 @@ func (t *watchTable) text(key string, top int) string {
 	for group, row := range t.groups {
 		switch {
 		case len(t.named) > 0 && !slices.Contains(t.named, group): // not asked for
-		case len(t.named) == 0 && key != "memory" && !(row.level(watch.CPUTime) > 0):
+		case len(t.named) == 0 && row.name != t.always && key != "memory" && !(row.level(watch.CPUTime) > 0):
 			idle++
 		default:
 			rows = append(rows, row)
@@ -300,6 +301,9 @@ func (t *watchTable) text(key string, top int) string {
 		return cmp.Or(cmp.Compare(by.value(b), by.value(a)), strings.Compare(a.name, b.name))
 	})
 	left := max(0, len(rows)-top)
+	if i := slices.IndexFunc(rows, func(r *watchRow) bool { return r.name == t.always }); i >= top {
+		rows[top-1] = rows[i]
+	}
 	rows = rows[:len(rows)-left]
 	var b strings.Builder
 	fmt.Fprintf(&b, "%.1f s  host: %s CPUs used, CPU stall %s %%%s\n", t.now.Seconds(),

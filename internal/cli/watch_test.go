@@ -98,6 +98,30 @@ func TestWatchRates(t *testing.T) {
 	}
 }
 
+// A group that is asked about has a row, however little it does.
+func TestWatchAlwaysShows(t *testing.T) {
+	t.Parallel()
+	table := newWatchTable(&observe.Header{}, nil)
+	for second := range watch.Time(3) {
+		var samples []watch.Sample
+		for i, name := range []string{"a", "b", "c", "idle"} {
+			samples = append(samples, watch.Sample{
+				Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: watch.CPUTime, Time: second * watch.Second, Value: float64(second) * float64(3-i),
+			})
+		}
+		table.add(samples)
+	}
+	if text := table.text("cpu", 2); strings.Contains(text, "idle ") || strings.Contains(text, "\nc ") {
+		t.Errorf("more than two rows:\n%s", text)
+	}
+	for _, name := range []string{"c", "idle"} {
+		table.always = name
+		if text := table.text("cpu", 2); !strings.Contains(text, "\n"+name+" ") || !strings.Contains(text, "\na ") || strings.Contains(text, "\nb ") {
+			t.Errorf("%s and the busiest are not the rows:\n%s", name, text)
+		}
+	}
+}
+
 // What the hardware tells has a column only if it tells some group's; caches are
 // added up.
 func TestWatchHardware(t *testing.T) {

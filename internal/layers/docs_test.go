@@ -69,6 +69,25 @@ func TestMarkdownPages(t *testing.T) {
 	}
 }
 
+// What README and quick-starts send a reader to is no longer than a page for users, nor are its
+// first words without anything to see. Measurements are evidence, which is looked up.
+func TestWhatANewcomerIsSentTo(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	for name := range all {
+		if name != "README.md" && !strings.HasPrefix(name, "docs/quickstart-") {
+			continue
+		}
+		for _, m := range pageLink.FindAllStringSubmatch(all[name], -1) {
+			if to := path.Join(path.Dir(name), m[1]); !forUsers(to) && path.Dir(to) != "docs/measurements" {
+				t.Errorf("%s sends a new reader to %s, which is no page for users", name, to)
+			}
+		}
+	}
+}
+
+var pageLink = regexp.MustCompile(`\]\(([^):#]+\.md)[)#]`)
+
 func forUsers(name string) bool {
 	return name == "README.md" || path.Dir(name) == "docs" || path.Dir(name) == "docs/experiments"
 }

@@ -136,7 +136,7 @@ func (noSuchUnit) Unwrap() error { return fs.ErrNotExist }
 func ControlGroup(ctx context.Context, root *kernel.Root, name string) (group string, err error) {
 	f, ok := root.Files.(*Files)
 	if !ok {
-		return "", &kernel.NotSupportedError{Feature: "finding the group of a unit", Reason: "systemd does not run here, or not with cgroup v2", Remedy: "name the group"}
+		return "", &kernel.NotSupportedError{Feature: "finding the group of a unit", Reason: "systemd does not run here, or not with cgroup v2", Remedy: "name its control group or a process"}
 	}
 	u, ok := named(mount + "/" + name)
 	if !ok || strings.Contains(name, "/") {

@@ -223,8 +223,10 @@ func TestSpoken(t *testing.T) {
 	for in, want := range map[string]string{
 		"Do it: berth run --weight 10 -- COMMAND, beside a service that berth run started (weighted), or berth run --class BE -- COMMAND (idle)": "Do it: <code>berth run --weight 10 -- COMMAND</code>, beside a service that berth run started (weighted), or <code>berth run --class BE -- COMMAND</code> (idle)",
 		"To see more: berth lab --continue results/example --for 21m30s":                                                                         "To see more: <code>berth lab --continue results/example --for 21m30s</code>",
-		"a < b":                  "a &lt; b",
-		"berth lab --x <script>": "<code>berth lab --x</code> &lt;script&gt;",
+		"a < b": "a &lt; b",
+		"berth run --net-classes FILE --net bulk -- COMMAND, where bulk is": "<code>berth run --net-classes FILE --net bulk -- COMMAND</code>, where bulk is",
+		"berth run --net bulk --class BE -- COMMAND":                        "<code>berth run --net bulk --class BE -- COMMAND</code>",
+		"berth lab --x <script>":                                            "<code>berth lab --x</code> &lt;script&gt;",
 	} {
 		if got := string(spoken(in)); got != want {
 			t.Errorf("%q is\n%s, want\n%s", in, got, want)

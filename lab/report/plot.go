@@ -89,6 +89,7 @@ type plotting struct {
 const (
 	panelGap   = 12.0
 	charWidth  = 6.7
+	wideChar   = 7.8  // of a label in bold, in a wide font
 	axisChars  = 7    // of the values beside a vertical axis
 	labelSpace = 15.0 // between labels, vertically
 	lineHeight = 14.0
@@ -204,7 +205,7 @@ func (d *plotting) frame() frame {
 		}
 	}
 	if !d.inside {
-		f.left, f.right = charWidth*float64(left)+12, d.width-max(16, charWidth*float64(right)+14)
+		f.left, f.right = wideChar*float64(left)+12, d.width-max(16, wideChar*float64(right)+14)
 	}
 	f.bottom = f.top + height
 	return f
