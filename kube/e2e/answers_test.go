@@ -77,7 +77,9 @@ func TestAnswers(t *testing.T) {
 		t.Logf("beside 250 containers, %v: %v of CPU time; load %s", with, cpuTime(t, c.plugin.PID())-cpu, load(t))
 		for method, took := range w.taken() {
 			slices.Sort(took)
-			at := func(q float64) float64 { return float64(took[int(math.Ceil(q*float64(len(took))))-1].Microseconds()) / 1000 }
+			at := func(q float64) float64 {
+				return float64(took[int(math.Ceil(q*float64(len(took))))-1].Microseconds()) / 1000
+			}
 			t.Logf("  %s: %d calls, median %.2f ms, p90 %.2f, p99 %.2f, most %.2f", method, len(took), at(0.5), at(0.9), at(0.99), at(1))
 		}
 	}
