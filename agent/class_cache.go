@@ -62,10 +62,16 @@ func (k *cacheClasses) plan(c *Transition) (kernel.Plan, error) {
 	}
 	var used []string
 	for group := range members {
-		if g := k.t.Group(group); g != nil && !k.made(c, group) {
-			return nil, &ClassError{Kind: CacheClass, Name: g.Class(), Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir), or name the class otherwise", path.Join(k.t.Dir, group))}
+		name := strings.TrimPrefix(group, resctrl.Prefix)
+		if k.t.Group(group) != nil && !k.made(c, group) {
+			err := k.foreign(group)
+			if k.n.wants(c, CacheClass, name, "") {
+				return nil, err
+			}
+			k.n.without(CacheClass, name, "", err)
+			continue
 		}
-		used = append(used, strings.TrimPrefix(group, resctrl.Prefix))
+		used = append(used, name)
 	}
 	plan := layout.Plan(k.t, used)
 	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
@@ -80,6 +86,11 @@ func (k *cacheClasses) asked(c *Transition) bool {
 		}
 	}
 	return false
+}
+
+// foreign is the error of a group of somebody else's that has the name of a class.
+func (k *cacheClasses) foreign(group string) error {
+	return &ClassError{Kind: CacheClass, Name: strings.TrimPrefix(group, resctrl.Prefix), Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir), or name the class otherwise", path.Join(k.t.Dir, group))}
 }
 
 // made reports whether this node made a group, by its undo log.
@@ -128,12 +139,18 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 	before := map[string][]int{} // by group, threads that are moved out of it
 	for _, group := range slices.Sorted(maps.Keys(members)) {
 		come := slices.DeleteFunc(slices.Clone(members[group]), func(w *Workload) bool { return !c.looksAt(w) })
-		if len(come) == 0 {
+		if len(come) == 0 || k.t.Group(group) != nil && !k.made(c, group) {
 			continue
 		}
 		n, _, err := resctrl.Follow(k.n.root, k.t, group, func() ([]int, error) { return k.threads(come) })
-		if moved += n; err != nil {
-			return moved, undo, fmt.Errorf("cache class %q: %w", strings.TrimPrefix(group, resctrl.Prefix), err)
+		moved += n
+		name := strings.TrimPrefix(group, resctrl.Prefix)
+		switch {
+		case err == nil:
+		case k.n.wants(c, CacheClass, name, ""):
+			return moved, undo, fmt.Errorf("cache class %q: %w", name, err)
+		default:
+			k.n.without(CacheClass, name, "", err)
 		}
 	}
 	undo = func() error { // those that were in a group that is there still

@@ -288,9 +288,14 @@ func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err err
 			continue
 		}
 		name := config.ClassOf(IOClass, &w.Spec)
-		if err := each(w, config.IO.Priority(name), "I/O class "+name); err != nil {
+		err := each(w, config.IO.Priority(name), "I/O class "+name)
+		if err == nil {
+			continue
+		}
+		if c.asks(w.ID()) {
 			return moved, undo, refusal(IOClass, name, w.ID(), err)
 		}
+		k.n.without(IOClass, name, w.ID(), err)
 	}
 	return moved, undo, nil
 }

@@ -93,13 +93,17 @@ func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, refusal(NetClass, "", w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
+			err = refusal(NetClass, "", w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
+		} else {
+			var some kernel.Plan
+			some, err = k.mark(c, w, g, layout)
+			plan = append(plan, some...)
 		}
-		some, err := k.mark(c, w, g, layout)
-		if err != nil {
+		if err != nil && c.asks(w.ID()) {
 			return nil, err
+		} else if err != nil {
+			k.n.without(NetClass, k.n.opt.Classes.ClassOf(NetClass, &w.Spec), w.ID(), err)
 		}
-		plan = append(plan, some...)
 	}
 	return slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Op == kernel.Write && c.Yielded(s.Path) }), nil
 }

@@ -144,14 +144,7 @@ func (k *powerClasses) divide(c *Transition) error {
 
 // lack tells once that a pool goes without its profile; of a workload a note says so.
 func (n *Node) lack(pool string, err error) {
-	text := fmt.Sprintf("%s have no power profile: %v", pool, err)
-	if n.lacks == nil {
-		n.lacks = map[string]bool{}
-	}
-	if !n.lacks[text] {
-		n.lacks[text] = true
-		n.tell(Failed, "", "", text)
-	}
+	n.tellOnce("", fmt.Sprintf("%s have no power profile: %v", pool, err))
 }
 
 // asks reports whether a transition is about a workload that asks for a profile by name. One

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/kernel/traffic"
+	"berth.dev/berth/place"
 )
 
 // ClassKind says of what a class is: a workload has at most one class of each kind.
@@ -133,6 +134,12 @@ func (c ClassConfig) ClassOf(kind ClassKind, s *Spec) string {
 		return set.OfService(s.Request.Class.String())
 	}
 	return ""
+}
+
+// serves reports whether there are workloads that have a class of a kind without asking for one.
+func (c ClassConfig) serves(kind ClassKind) bool {
+	set := c.of(kind)
+	return set != nil && slices.ContainsFunc(place.Classes(), func(s place.Class) bool { return set.OfService(s.String()) != "" })
 }
 
 // Of returns the classes that a workload has, by kind; nil if it has none.
@@ -298,9 +305,10 @@ type concerned struct {
 func (n *Node) classifiers(c *Transition) (all []concerned) {
 	config := n.classesNow()
 	for _, k := range classKinds {
+		serves := config.serves(k.kind)
 		of := func(workloads iter.Seq[*Workload]) bool {
 			for w := range workloads {
-				if config.ClassOf(k.kind, &w.Spec) != "" {
+				if (serves || len(w.Spec.Classes) > 0) && config.ClassOf(k.kind, &w.Spec) != "" {
 					return true
 				}
 			}
@@ -385,15 +393,13 @@ func (n *Node) writes(c *Transition) (plan kernel.Plan, needed bool, err error) 
 func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
 	kinds := n.classifiers(c)
 	var undos []func() error
-	for _, k := range kinds {
-		plan, err := k.plan(c)
+	for i := range kinds {
+		k := &kinds[i]
+		undo, err := n.write(k, c)
+		undos = append(undos, undo)
 		if err == nil {
-			var undo func() error
-			if undo, err = kernel.Apply(n.root, plan, c.Log); err == nil {
-				undos = append(undos, undo)
-				_, undo, err = k.follow(c)
-				undos = append(undos, undo)
-			}
+			_, undo, err = k.follow(c)
+			undos = append(undos, undo)
 		}
 		if err != nil {
 			return done, errors.Join(k.refusal(c, err), join(undos...)())
@@ -410,6 +416,73 @@ func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
 		return errors.Join(errs...)
 	}
 	return done, nil
+}
+
+// write writes what a kind has for a transition. What the kernel refuses a class or a workload
+// that the transition does not ask for, it goes without: one of them cannot keep a node from
+// being recovered, nor another workload from its place.
+func (n *Node) write(k *concerned, c *Transition) (undo func() error, err error) {
+	plan, err := k.plan(c)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		undo, err = kernel.Apply(n.root, plan, c.Log)
+		refused, ok := errors.AsType[*kernel.StepError](err)
+		if !ok {
+			return undo, err
+		}
+		name, id := k.about(c, refused.Step)
+		if n.wants(c, k.kind, name, id) {
+			return undo, err
+		}
+		n.without(k.kind, name, id, err)
+		plan = slices.DeleteFunc(plan, func(s kernel.Step) bool {
+			itsName, itsID := k.about(c, s)
+			return itsName == name && itsID == id
+		})
+	}
+}
+
+// wants reports whether a transition asks for a class of a kind: for one workload, or of any
+// where id is "".
+func (n *Node) wants(c *Transition, kind ClassKind, name, id string) bool {
+	config := n.classesNow()
+	return slices.ContainsFunc(c.focus, func(of string) bool {
+		w := c.After(of)
+		if w == nil || id != "" && id != of || !c.asks(of) {
+			return false
+		}
+		has := config.ClassOf(kind, &w.Spec)
+		return has != "" && (name == "" || has == name)
+	})
+}
+
+// without tells once that a workload, or all of a class where id is "", goes without what the
+// class has.
+func (n *Node) without(kind ClassKind, name, id string, err error) {
+	who := fmt.Sprintf("workloads of %s class %q go", kind, name)
+	switch {
+	case id != "":
+		who = fmt.Sprintf("workload %q goes", id)
+	case name == "":
+		who = fmt.Sprintf("workloads of %s classes go", kind)
+	}
+	n.tellOnce(id, fmt.Sprintf("%s without: %v", who, err))
+}
+
+// mostOnce is how many texts are remembered that are told once.
+const mostOnce = 1000
+
+// tellOnce tells what fails again whenever it is tried.
+func (n *Node) tellOnce(id, text string) {
+	if n.once == nil || len(n.once) >= mostOnce {
+		n.once = map[string]bool{}
+	}
+	if !n.once[text] {
+		n.once[text] = true
+		n.tell(Failed, id, "", text)
+	}
 }
 
 // leaving are the workloads, as they were, that lose a class of a kind. Their threads are in

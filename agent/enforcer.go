@@ -123,7 +123,7 @@ func join(undos ...func() error) func() error {
 	return func() error {
 		var errs []error
 		for i := len(undos) - 1; i >= 0; i-- {
-			errs = append(errs, undos[i]())
+			errs = append(errs, call(undos[i]))
 		}
 		return errors.Join(errs...)
 	}

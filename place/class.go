@@ -77,7 +77,12 @@ func classNames() []string {
 }
 
 // String returns the field's name of the class: "LSE", "LSR", "LS", "BE", "SYSTEM".
-func (c Class) String() string { return plain.Word(classNames(), c) }
+func (c Class) String() string {
+	if name := c.Traits().Name; name != "" {
+		return name
+	}
+	return plain.Word(classNames(), c)
+}
 
 // MarshalText writes the class's name.
 func (c Class) MarshalText() ([]byte, error) { return plain.MarshalWord(classNames(), c) }

@@ -25,9 +25,6 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// startupTime is from the agent's start to when everything has been placed and read once.
-const startupTime = 30 * time.Second
-
 func agentCommand() *cobra.Command {
 	var opt daemon.Options
 	var dryRun bool
@@ -98,8 +95,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			defer signal.Stop(hangup)
 			opt.Reload, opt.Supervisor = hangup, supervisor()
 			ignoreSIGPIPE()
-			tuneRuntime()
-			defer time.AfterFunc(startupTime, freeStartup).Stop()
+			defer TuneRuntime(30)()
 			return daemon.Run(cmd.Context(), opt)
 		},
 	}

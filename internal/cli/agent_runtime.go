@@ -13,16 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tuneRuntime fits the Go runtime to an agent: it lives long, allocates little, does one
-// thing after the other, and runs on CPUs that are for workloads.
-func tuneRuntime() {
+// startupTime is from an agent's start to when everything has been placed and read once.
+const startupTime = 30 * time.Second
+
+// TuneRuntime fits the Go runtime to an agent: it lives long, does one thing after the other,
+// and runs on CPUs that are for workloads. garbage is how much it may have of what it uses, in
+// percent: less costs time where it allocates much. The function that it returns ends what it
+// has begun.
+func TuneRuntime(garbage int) (end func() bool) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(30)
+		debug.SetGCPercent(garbage)
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1) // with more, each thing to do wakes another thread, which finds nothing
 	}
 	slackTimers(time.Millisecond)
+	return time.AfterFunc(startupTime, freeStartup).Stop
 }
 
 // slackTimers lets the kernel wake the threads of this process that much later than they

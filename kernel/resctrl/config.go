@@ -104,7 +104,17 @@ func (c *Config) Names() (names []string) {
 }
 
 // Has reports whether there is a class of the name.
-func (c *Config) Has(name string) bool { return c != nil && slices.Contains(c.Names(), name) }
+func (c *Config) Has(name string) bool {
+	if c == nil || Canonical(name) == Default {
+		return false
+	}
+	for _, p := range c.Partitions {
+		if _, ok := p.Classes[name]; ok {
+			return true
+		}
+	}
+	return false
+}
 
 // OfService returns the class of workloads of a class of service that ask for none; "" is none.
 func (c *Config) OfService(class string) string { return c.Service[class] }

@@ -148,8 +148,9 @@ func (p *Plugin) found(ctx context.Context, l *later, id string) error {
 	if containerOf(&held) != l.c.GetId() {
 		return &place.HeldError{ID: id}
 	}
-	w, err := p.node.Arrive(ctx, id, held.Spec.Group, held.Spec.Annotations)
+	w, lost, err := p.arrive(ctx, &held, held.Spec, false) // it runs: too late to refuse it
 	if err == nil {
+		p.tellLost(l.pod, l.c, lost)
 		p.name(l.c.GetId(), &w)
 	}
 	return err

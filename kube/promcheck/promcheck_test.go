@@ -1,6 +1,7 @@
-// Package promcheck checks, with the parser of Prometheus itself, the rules and the
-// dashboard that Berth brings: that each query is one, and that each metric in it is in the
-// table of docs/metrics.md, which a test of agent/web keeps equal to what a scrape shows.
+// Package promcheck checks, with the parser and the engine of Prometheus itself, the rules and the
+// dashboard that Berth brings: that each query is one, that each metric in it is in the table of
+// docs/metrics.md, which a test of agent/web keeps equal to what a scrape shows, and that it finds
+// something in that scrape.
 package promcheck
 
 import (

@@ -89,6 +89,7 @@ wrong usage.`,
 			if f.check {
 				return printConfig(cmd, c)
 			}
+			defer cli.TuneRuntime(100)() // each answer allocates a good deal
 			return f.run(cmd, root, c)
 		},
 	}
