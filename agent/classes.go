@@ -300,7 +300,7 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 	for _, k := range classKinds {
 		of := func(workloads iter.Seq[*Workload]) bool {
 			for w := range workloads {
-				if config.ClassOf(k.kind, &w.Spec) != "" {
+				if config.ClassOf(k.kind, &w.Spec) != "" || k.kind == NetClass && config.Limited(&w.Spec) {
 					return true
 				}
 			}
@@ -324,6 +324,9 @@ func (n *Node) classNotes(w *Workload) (notes []string) {
 		default:
 			notes = append(notes, k.open(n).notes(w)...)
 		}
+	}
+	if note := (&netClasses{n}).limitNote(w); note != "" {
+		notes = append(notes, note)
 	}
 	return notes
 }
