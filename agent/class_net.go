@@ -96,6 +96,9 @@ func (k *netClasses) divide(c *Transition) (plan kernel.Plan, err error) {
 		if err != nil {
 			return nil, refusal(NetClass, "", w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
 		}
+		if k.awaited(w, g) {
+			continue
+		}
 		some, err := k.mark(c, w, g, layout)
 		if err != nil {
 			return nil, err
@@ -182,13 +185,14 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	lacks := func(remedy, format string, args ...any) (markedGroup, error) {
 		return g, &kernel.NotSupportedError{Feature: "network classes", Reason: fmt.Sprintf(format, args...), Remedy: remedy}
 	}
-	if len(w.Dirs) == 0 {
+	dirs := w.dirsIn(k.n.site.Dirs)
+	if len(dirs) == 0 {
 		return lacks("run as root, with control groups", "by %s Berth has no control group for it", k.n.site.Backend)
 	}
 	if g.top = unified(k.n.root.FS()); g.top == "" {
-		return lacks("boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount it beside v1", "cgroup v2 is not mounted, and on v1 no program sees the packets of a group")
+		return g, LacksBandwidth(k.n.root.FS())
 	}
-	for _, dir := range w.Dirs {
+	for _, dir := range dirs {
 		if kernel.Within(dir, g.top) {
 			g.dir = dir
 			return g, nil
@@ -214,6 +218,16 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		}
 	}
 	return g, nil
+}
+
+// awaited reports whether a group is yet to be made by something else, a container runtime: its
+// workload arrives then.
+func (k *netClasses) awaited(w *Workload, g markedGroup) bool {
+	if g.own || len(w.Dirs) > 0 {
+		return false
+	}
+	_, err := fs.Stat(k.n.root.FS(), g.dir)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // base is where the groups of workloads are named from, below the top of the hierarchy: an

@@ -39,6 +39,18 @@ func (c ClassConfig) Limited(s *Spec) bool {
 	return !s.Bandwidth.none() || c.receiveOf(s) != traffic.Limit{}
 }
 
+// LacksBandwidth says why no control group of a host can have a Bandwidth, or a network class:
+// a *kernel.NotSupportedError, or nil.
+func LacksBandwidth(fsys fs.FS) error {
+	if unified(fsys) != "" {
+		return nil
+	}
+	return &kernel.NotSupportedError{
+		Feature: "network classes", Reason: "cgroup v2 is not mounted, and on v1 no program sees the packets of a group",
+		Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount it beside v1",
+	}
+}
+
 // netLimit is what a control group may send and receive.
 type netLimit struct {
 	traffic.Limit
@@ -53,7 +65,7 @@ func (k *netClasses) limitsOf(w *Workload) (map[string]netLimit, error) {
 		return nil, nil
 	}
 	g, err := k.groupOf(w)
-	if err != nil {
+	if err != nil || k.awaited(w, g) {
 		return nil, err
 	}
 	all := map[string]netLimit{}
