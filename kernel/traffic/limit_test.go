@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 	"testing"
@@ -38,18 +39,18 @@ func FuzzParseLimit(f *testing.F) {
 // What a program holds a group to is in its name, of at most 15 bytes, and in its instructions.
 func TestLimitersAreToldApart(t *testing.T) {
 	t.Parallel()
-	tags := map[string]uint64{}
+	rates := map[string]uint64{} // by instructions
 	for _, rate := range []uint64{leastRate.bytes(), 1250000, 1250001, mostRate.bytes()} {
 		for _, k := range []*programs{sending, receiving} {
 			spec := k.spec(rate, 0)
 			if len(spec.Name) > 15 {
 				t.Errorf("%q is too long", spec.Name)
 			}
-			tag, err := spec.Instructions.Tag(binary.LittleEndian)
-			if err != nil || tags[tag] != 0 {
-				t.Errorf("%d: tag %s is that of %d, %v", rate, tag, tags[tag], err)
+			var b bytes.Buffer
+			if err := spec.Instructions.Marshal(&b, binary.LittleEndian); err != nil || rates[b.String()] != 0 {
+				t.Errorf("%d: the instructions are those of %d, %v", rate, rates[b.String()], err)
 			}
-			tags[tag] = rate
+			rates[b.String()] = rate
 		}
 	}
 }
