@@ -106,6 +106,9 @@ func mayHave(ctx context.Context, change string, spec *Spec) error {
 	for kind, name := range spec.Classes {
 		return RequireAdmin(ctx, change, fmt.Sprintf("%s class %s takes from others", kind, name))
 	}
+	if spec.Bandwidth.Around {
+		return RequireAdmin(ctx, change, "a limit of the control group around it reaches others")
+	}
 	settings := spec.Limits.Settings()
 	for _, id := range settings.IDs() {
 		if !id.Reaches(settings[id]) {

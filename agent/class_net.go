@@ -25,7 +25,7 @@ const NetClass ClassKind = "net"
 const netGroup = "berth-net-"
 
 func isNetStep(s kernel.Step) bool {
-	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || isNetGroup(s)
+	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || traffic.IsLimit(s.Path) || isNetGroup(s)
 }
 
 // isNetGroup reports whether a step makes such a group, as mark has it: workloads have any name,
@@ -64,7 +64,8 @@ func (k *netClasses) concerns(c *Transition) bool {
 	})
 }
 
-func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
+// divide are the writes for classes of devices.
+func (k *netClasses) divide(c *Transition) (plan kernel.Plan, err error) {
 	asked := false
 	for w := range c.Workloads() {
 		if _, err := k.n.opt.Classes.classIn(c, NetClass, w); err != nil {
@@ -94,7 +95,7 @@ func (k *netClasses) plan(c *Transition) (plan kernel.Plan, err error) {
 		}
 		if err != nil {
 			err = refusal(NetClass, "", w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
-		} else {
+		} else if !k.awaited(w, g) {
 			var some kernel.Plan
 			some, err = k.mark(c, w, g, layout)
 			plan = append(plan, some...)
@@ -185,13 +186,14 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	lacks := func(remedy, format string, args ...any) (markedGroup, error) {
 		return g, &kernel.NotSupportedError{Feature: "network classes", Reason: fmt.Sprintf(format, args...), Remedy: remedy}
 	}
-	if len(w.Dirs) == 0 {
+	dirs := w.dirsIn(k.n.site.Dirs)
+	if len(dirs) == 0 {
 		return lacks("run as root, with control groups", "by %s Berth has no control group for it", k.n.site.Backend)
 	}
 	if g.top = cgroup.Unified(k.n.root.FS()); g.top == "" {
-		return lacks("boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or mount it beside v1", "cgroup v2 is not mounted, and on v1 no program sees the packets of a group")
+		return g, LacksBandwidth(k.n.root.FS())
 	}
-	for _, dir := range w.Dirs {
+	for _, dir := range dirs {
 		if kernel.Within(dir, g.top) {
 			g.dir = dir
 			return g, nil
@@ -217,6 +219,16 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		}
 	}
 	return g, nil
+}
+
+// awaited reports whether a group is yet to be made by something else, a container runtime: its
+// workload arrives then.
+func (k *netClasses) awaited(w *Workload, g markedGroup) bool {
+	if g.own || len(w.Dirs) > 0 {
+		return false
+	}
+	_, err := fs.Stat(k.n.root.FS(), g.dir)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // base is where the groups of workloads are named from, below the top of the hierarchy: an
@@ -256,7 +268,8 @@ func (k *netClasses) processes(w *Workload) (pids []int, err error) {
 func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 	members := k.members(c.Workloads())
 	groups := map[string]bool{}
-	for _, w := range members {
+	limits, _ := k.limited(c.Workloads(), leftOut)
+	for _, w := range k.joined(c.Workloads()) {
 		if g, err := k.groupOf(w); err == nil {
 			groups[g.dir] = true
 		}
@@ -266,11 +279,23 @@ func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 			_, named := k.n.opt.Classes.Net.Links()[device]
 			return named && len(members) > 0
 		}
+		if traffic.IsLimit(s.Path) {
+			_, is := limits[path.Dir(s.Path)]
+			return is
+		}
 		return groups[s.Path] || groups[path.Dir(s.Path)]
 	}
 }
 
 func (k *netClasses) about(c *Transition, s kernel.Step) (name, id string) {
+	if traffic.IsLimit(s.Path) {
+		all, _ := k.limited(c.Workloads(), leftOut)
+		ids := all[path.Dir(s.Path)].ids
+		if i := slices.IndexFunc(ids, c.asks); i >= 0 {
+			return "", ids[i]
+		}
+		return "", ""
+	}
 	for _, w := range k.members(c.Workloads()) {
 		if g, err := k.groupOf(w); err == nil && (s.Path == g.dir || path.Dir(s.Path) == g.dir) {
 			return k.n.opt.Classes.ClassOf(NetClass, &w.Spec), w.ID()
@@ -283,7 +308,7 @@ func (k *netClasses) about(c *Transition, s kernel.Step) (name, id string) {
 // the workload's any more out of them. A second pass finds what was forked meanwhile.
 func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err error) {
 	undo = func() error { return nil } // removing the group moves its processes back
-	for _, w := range k.members(c.Workloads()) {
+	for _, w := range k.joined(c.Workloads()) {
 		if !c.looksAt(w) {
 			continue
 		}
@@ -431,6 +456,9 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		use := ClassUse{Name: name, Workloads: r.members(NetClass, name)}
 		if name == traffic.Others {
 			use.Workloads = []string{everybodyElse}
+		}
+		if rate := r.config.Net.Classes[name].Receive; rate > 0 {
+			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " each"})
 		}
 		use.InForce = !r.planned && len(use.Workloads) > 0 && len(layout.Links) > 0
 		for i := range layout.Links {

@@ -457,8 +457,12 @@ func (d doomedNet) SetMark(group string, minor uint16) error {
 	return d.change(func() error { return d.Network.SetMark(group, minor) })
 }
 
+func (d doomedNet) SetLimit(group string, l traffic.Limit) error {
+	return d.change(func() error { return d.Network.SetLimit(group, l) })
+}
+
 // Killed before and after each change, amid placing, changing classes and releasing, restoring
-// gives the device its discipline back, and no group has a mark.
+// gives the device its discipline back, and no group has a mark or a limit.
 func TestNetClassKilled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -475,7 +479,9 @@ func TestNetClassKilled(t *testing.T) {
 				n := h.doom(f)
 				h.net = net
 				alive := survives(n, func() {
-					_, err := n.Place(ctx, netted(spec("api", place.LS, 100, 9000100), "first"))
+					s := netted(spec("api", place.LS, 100, 9000100), "first")
+					s.Bandwidth.Limit = traffic.Limit{Send: 10e6, Receive: 20e6}
+					_, err := n.Place(ctx, s)
 					if err == nil {
 						_, err = n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "bulk"))
 					}
@@ -494,8 +500,8 @@ func TestNetClassKilled(t *testing.T) {
 					t.Fatalf("%s, killed at %d (%v): %v\n%v", layout, at, after, err, items)
 				}
 				root, _ := net.Of("eth0")
-				if marks := h.marks(net); root.Kind != "pfifo_fast" || len(marks) > 0 {
-					t.Fatalf("%s, killed at %d (%v): root %v, marks %v", layout, at, after, root, marks)
+				if marks, limits := h.marks(net), h.limits(net); root.Kind != "pfifo_fast" || len(marks) > 0 || len(limits) > 0 {
+					t.Fatalf("%s, killed at %d (%v): root %v, marks %v, limits %v", layout, at, after, root, marks, limits)
 				}
 				for name := range h.tree() {
 					if _, ok := before[name]; !ok && strings.Contains(name, netGroup) {

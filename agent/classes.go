@@ -308,7 +308,8 @@ func (n *Node) classifiers(c *Transition) (all []concerned) {
 		serves := config.serves(k.kind)
 		of := func(workloads iter.Seq[*Workload]) bool {
 			for w := range workloads {
-				if (serves || len(w.Spec.Classes) > 0) && config.ClassOf(k.kind, &w.Spec) != "" {
+				classed := (serves || len(w.Spec.Classes) > 0) && config.ClassOf(k.kind, &w.Spec) != ""
+				if classed || k.kind == NetClass && !w.Spec.Bandwidth.none() {
 					return true
 				}
 			}
@@ -332,6 +333,9 @@ func (n *Node) classNotes(w *Workload) (notes []string) {
 		default:
 			notes = append(notes, k.open(n).notes(w)...)
 		}
+	}
+	if note := (&netClasses{n}).limitNote(w); note != "" {
+		notes = append(notes, note)
 	}
 	return notes
 }

@@ -32,6 +32,8 @@ type Spec struct {
 	// Classes are classes of other kinds, such as CacheClass, by kind; one that is absent
 	// follows from the class of service.
 	Classes map[ClassKind]string `json:"classes,omitempty"`
+	// Bandwidth is what it may send and receive, beside its network class.
+	Bandwidth Bandwidth `json:"bandwidth,omitzero"`
 	// Group is an existing control group to place, named from the base on; ""
 	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
 	// ID.
@@ -81,6 +83,9 @@ func (s *Spec) Validate() error {
 		errs = append(errs, s.Request.Validate())
 	}
 	errs = append(errs, s.Limits.Validate())
+	if err := s.Bandwidth.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("bandwidth: %w", err))
+	}
 	l := &s.Limits
 	if !l.CPUs.IsEmpty() || !l.Mems.IsEmpty() || l.Partition != "" {
 		errs = append(errs, errors.New("limits: CPUs, memory nodes and partition follow from placing"))

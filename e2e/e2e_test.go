@@ -215,8 +215,11 @@ func (p programs) job(kernel vmtest.Kernel, m vmtest.Machine) vmtest.Job {
 		},
 		CPU: 10 * time.Minute,
 	}
-	if m.Name == withDisk {
+	switch m.Name {
+	case withDisk:
 		job.Modules = []string{"configfs", "null_blk"}
+	case withNet:
+		job.Modules = []string{"veth", "sch_htb", "sch_fq"}
 	}
 	return job
 }

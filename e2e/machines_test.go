@@ -8,6 +8,9 @@ import (
 // withDisk is the machine that has a disk, which holds nothing.
 const withDisk = "2s4n"
 
+// withNet is the machine whose kernel has what divides a link.
+const withNet = "flat8"
+
 // machines are those that guest tests meet, about in the order of what their guests
 // take, the longest first.
 func machines() []vmtest.Machine {

@@ -18,6 +18,7 @@ func koordinatorRows() []Row {
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-spec", Means: "required and preferred bind policy, and exclusivity", Strong: nil, read: resourceSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node; BestEffort is what every policy does", read: numaSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},
+		{System: Koordinator, Word: "koordinator.sh/networkQOS", Means: "the most that the pod may receive and send, in bits per second", read: networkQOS},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
 		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "batch and mid resources are not read"},
 	}

@@ -55,6 +55,8 @@ type Affinity struct {
 type Pod struct {
 	Namespace, Name     string
 	Labels, Annotations map[string]string
+	// HostNetwork is true of one that has the host's network.
+	HostNetwork bool
 }
 
 // Wish is all that a pod says for one container.
@@ -72,6 +74,10 @@ type Wish struct {
 	Role *place.Role `json:"role"`
 	// Classes are the classes that it names, by kind (ClassKinds); NoClass is a name.
 	Classes map[string]string `json:"classes"`
+	// Egress and Ingress are the most that the pod may send and receive, with all its
+	// containers, in bits per second.
+	Egress  *int64 `json:"egress"`
+	Ingress *int64 `json:"ingress"`
 }
 
 // Scope is what is placed in one go.
@@ -110,6 +116,9 @@ type Options struct {
 	// Class says why a container cannot have a class of a kind, nil if it can; without it no
 	// class can be had.
 	Class func(kind, name string) error
+	// Bandwidth says why a pod cannot be held to so many bits per second, nil if it can; without
+	// it none can.
+	Bandwidth func(bits int64) error
 	// ID names a container of the pod as a workload; nil is NAMESPACE/POD/CONTAINER.
 	ID func(pod *Pod, container string) string
 }

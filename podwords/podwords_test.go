@@ -101,6 +101,22 @@ func rowCases() []rowCase {
 		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "None"}`, "invalid"},
 		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "0-3"}`, "not allowed"},
 		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "3-0"}`, "invalid"},
+		{"koordinator.sh/networkQOS", "", `{"IngressLimit": "10M", "EgressLimit": "20M"}`, "egress=20000000 ingress=10000000"},
+		{"koordinator.sh/networkQOS", "", `{"EgressLimit": "1Gi"}`, "egress=1073741824"},
+		{"koordinator.sh/networkQOS", "", `{"QoSClass": "BE"}`, ""},
+		{"koordinator.sh/networkQOS", "", `{"EgressLimit": "50%"}`, "invalid"},
+		{"koordinator.sh/networkQOS", "", `{"EgressLimit": "1"}`, "invalid"},
+		{"koordinator.sh/networkQOS", "", `{"EgressLimit": "666M"}`, "not followed"},
+		{"koordinator.sh/networkQOS", "", `10M`, "invalid"},
+		{"kubernetes.io/egress-bandwidth", "", "10M", "egress=10000000"},
+		{"kubernetes.io/egress-bandwidth", "", "10Mbit", "invalid"},
+		{"kubernetes.io/egress-bandwidth", "", "999", "invalid"},
+		{"kubernetes.io/egress-bandwidth", "", "2P", "invalid"},
+		{"kubernetes.io/egress-bandwidth", "", "-10M", "invalid"},
+		{"kubernetes.io/egress-bandwidth", "", "666M", "not followed"},
+		{"kubernetes.io/ingress-bandwidth", "", "1.5G", "ingress=1500000000"},
+		{"kubernetes.io/ingress-bandwidth", "", "", "invalid"},
+		{"kubernetes.io/ingress-bandwidth", "kubernetes.io/psp", "10M", ""},
 		{"node.koordinator.sh/resctrl", "", `{"llc": {"schemata": {"range": [0, 30]}}}`, "not followed"},
 		{"node.koordinator.sh/extended-resource-spec", "", "{}", "not followed"},
 	}
@@ -185,18 +201,49 @@ func TestEveryWord(t *testing.T) {
 		if key == "" {
 			key = c.word
 		}
-		pod := Pod{Namespace: "blue", Name: "shop", Annotations: map[string]string{key: c.value}}
+		pod := Pod{Namespace: "blue", Name: "shop", Annotations: map[string]string{key: c.value}, HostNetwork: true}
 		if i := slices.IndexFunc(Table(), func(r Row) bool { return r.Word == c.word }); i >= 0 && Table()[i].Label {
 			pod.Labels, pod.Annotations = pod.Annotations, nil
 		}
 		tested[c.word] = true
-		if got := told(Read(&pod, "c", Options{Class: classes, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
+		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
 			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
 		}
 	}
 	for _, row := range Table() {
 		if !tested[row.Word] {
 			t.Errorf("no test of %s", row.Word)
+		}
+	}
+}
+
+// notTheBeast is a host that can have any limit but one.
+func notTheBeast(bits int64) error {
+	if bits == 666e6 {
+		return errors.New("no")
+	}
+	return nil
+}
+
+// The network plugin of a pod with a network of its own follows Kubernetes' words; Koordinator's
+// are Berth's, and those of both count by system.
+func TestBandwidthOfWhom(t *testing.T) {
+	t.Parallel()
+	words := map[string]string{"kubernetes.io/egress-bandwidth": "10M", "kubernetes.io/ingress-bandwidth": "30M", "koordinator.sh/networkQOS": `{"EgressLimit": "20M"}`}
+	for _, c := range []struct {
+		host     bool
+		opt      Options
+		want     string
+		problems int
+	}{
+		{true, Options{Bandwidth: notTheBeast}, "egress=20000000 ingress=30000000", 1}, // a contradiction
+		{false, Options{Bandwidth: notTheBeast}, "egress=20000000", 0},
+		{true, Options{}, "not followed", 3},
+		{false, Options{}, "not followed", 1},
+	} {
+		r := Read(&Pod{Annotations: words, HostNetwork: c.host}, "c", c.opt)
+		if got := told(r); got != c.want || len(r.Problems) != c.problems {
+			t.Errorf("host's network %t: %s, want %s, and %v", c.host, got, c.want, r.Problems)
 		}
 	}
 }

@@ -19,7 +19,8 @@ type System = plain.Enum[systemWords]
 
 // The systems, the one whose words are weakest first.
 const (
-	CRIRM System = iota
+	PlainKubernetes System = iota
+	CRIRM
 	NRIPlugins
 	Koordinator
 	Berth
@@ -28,7 +29,7 @@ const (
 type systemWords struct{}
 
 func (systemWords) Words() []string {
-	return []string{"CRI Resource Manager", "nri-plugins", "Koordinator", "Berth"}
+	return []string{"Kubernetes", "CRI Resource Manager", "nri-plugins", "Koordinator", "Berth"}
 }
 
 // Row is one word.
@@ -54,12 +55,13 @@ const (
 	nriDomain   = "resource-policy.nri.io"
 	crirmDomain = "cri-resource-manager.intel.com"
 	koordinator = "koordinator.sh"
+	kubernetes  = "kubernetes.io"
 )
 
 // Table returns all words.
 func Table() []Row { return table }
 
-var table = slices.Concat(berthRows(), koordinatorRows(), policyRows(NRIPlugins, nriDomain), policyRows(CRIRM, crirmDomain))
+var table = slices.Concat(berthRows(), koordinatorRows(), policyRows(NRIPlugins, nriDomain), policyRows(CRIRM, crirmDomain), kubernetesRows())
 
 func berthRows() []Row {
 	one := func(word, means string, strong ...string) Row {
@@ -298,14 +300,14 @@ func lookUp(key string, label bool) (row *Row, scope int, container string, ok b
 		}
 		word = domain
 	case domain == nriDomain, domain == crirmDomain:
-	case isKoordinator(domain):
+	case isKoordinator(domain), domain == kubernetes:
 	default:
 		return nil, 0, "", false
 	}
 	i := slices.IndexFunc(table, func(r Row) bool { return !r.Label && r.Word == word })
 	if i < 0 {
-		// Koordinator's domains have words for others: its scheduler, its controllers.
-		return nil, scope, container, !isKoordinator(word)
+		// These domains have words for others: schedulers, controllers.
+		return nil, scope, container, !isKoordinator(word) && !strings.HasPrefix(word, kubernetes+"/")
 	}
 	return &table[i], scope, container, true
 }

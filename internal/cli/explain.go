@@ -139,6 +139,7 @@ func explanation(w *agent.Workload, why bool) string {
 		}
 		add(string(kind)+" class", cmp.Or(has, asked))
 	}
+	add("network", bandwidthText(&w.Spec.Bandwidth))
 	add("limits", limitsText(&w.Limits))
 	for _, a := range r.Memory {
 		if size, ok := strings.CutPrefix(a.Resource, place.HugePagesPrefix); ok {
@@ -168,6 +169,22 @@ func explanation(w *agent.Workload, why bool) string {
 		explainDecision(&b, d)
 	}
 	return b.String()
+}
+
+// bandwidthText says what a workload, or the pod around it, may send and receive.
+func bandwidthText(b *agent.Bandwidth) string {
+	var parts []string
+	if b.Send > 0 {
+		parts = append(parts, "sends at most "+b.Send.String())
+	}
+	if b.Receive > 0 {
+		parts = append(parts, "receives at most "+b.Receive.String())
+	}
+	text := strings.Join(parts, ", ")
+	if text != "" && b.Around {
+		text = "its pod " + text
+	}
+	return text
 }
 
 // limitsText writes the limits that are set, in the words of the flags.

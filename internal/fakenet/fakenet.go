@@ -16,6 +16,7 @@ type Network struct {
 	groups  fs.FS
 	devices map[string]*device
 	marks   map[string]marked // by group
+	limits  map[string]limited
 	// Writes counts what was changed.
 	Writes int
 	// Reads counts the readings of all roots.
@@ -33,6 +34,11 @@ type marked struct {
 	minor uint16
 }
 
+type limited struct {
+	inode uint64
+	limit traffic.Limit
+}
+
 const (
 	root   = 0x6be70000 // the handle of Berth's discipline
 	parent = 1          // the minor of the class that the others are in
@@ -41,7 +47,7 @@ const (
 // New returns a network with devices that have the kernel's default discipline, and marks of
 // the control groups of a tree.
 func New(groups fs.FS, devices ...string) *Network {
-	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}}
+	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}}
 	for _, name := range devices {
 		n.Plug(name)
 	}
@@ -222,6 +228,30 @@ func (n *Network) SetMark(group string, minor uint16) error {
 		return err
 	}
 	n.marks[group] = marked{inode, minor}
+	n.Writes++
+	return nil
+}
+
+// Limit implements traffic.Calls.
+func (n *Network) Limit(group string) (traffic.Limit, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if l := n.limits[group]; err == nil && l.inode == inode {
+		return l.limit, nil
+	}
+	return traffic.Limit{}, err
+}
+
+// SetLimit implements traffic.Calls.
+func (n *Network) SetLimit(group string, l traffic.Limit) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if err != nil {
+		return err
+	}
+	n.limits[group] = limited{inode, l}
 	n.Writes++
 	return nil
 }

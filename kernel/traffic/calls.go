@@ -86,73 +86,132 @@ func (systemCalls) RemoveClass(index int, minor uint16) error {
 	return err
 }
 
-// A program has the number of its class in its name.
-const programPrefix = "berth_net_"
-
-// program gives packets the number of a class, by which HTB finds it without a filter
-// (htb_classify in net/sched/sch_htb.c), unless the program of a group further in has done so:
-// those of outer groups run after it. Programs of control groups may write the priority
-// (cg_skb_is_valid_access in net/core/filter.c).
-func program(minor uint16) *ebpf.ProgramSpec {
-	const priority = 32 // offset in struct __sk_buff
-	// To the end. A label has no number before the program is loaded, and it no tag (withProgram).
-	pass := asm.JEq.Imm(asm.R2, major, "")
-	pass.Offset = 2
-	return &ebpf.ProgramSpec{
-		Name: fmt.Sprintf("%s%04x", programPrefix, minor), Type: ebpf.CGroupSKB, AttachType: ebpf.AttachCGroupInetEgress, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.LoadMem(asm.R2, asm.R1, priority, asm.Word),
-			asm.RSh.Imm(asm.R2, 16),
-			pass,
-			asm.Mov.Imm(asm.R2, major<<16|int32(minor)),
-			asm.StoreMem(asm.R1, priority, asm.R2, asm.Word),
-			asm.Mov.Imm(asm.R0, 1),
-			asm.Return(),
-		},
-	}
-}
-
 func (systemCalls) Mark(group string) (minor uint16, err error) {
 	err = withGroup(group, func(fd int) error {
-		return eachProgram(fd, func(_ *ebpf.Program, of uint16) error { minor = of; return nil })
+		return marks.each(fd, func(_ *ebpf.Program, of uint64) error { minor = uint16(of); return nil })
 	})
 	return minor, err
 }
 
-// SetMark attaches the program of a class before it detaches that of another. It stays beside
-// those of other programs, and without its maker: no link holds it.
 func (systemCalls) SetMark(group string, minor uint16) error {
+	return withGroup(group, func(fd int) error { return marks.set(fd, uint64(minor)) })
+}
+
+func (systemCalls) Limit(group string) (l Limit, err error) {
+	err = withGroup(group, func(fd int) error {
+		return errors.Join(
+			sending.each(fd, func(_ *ebpf.Program, rate uint64) error { l.Send = rateOf(rate); return nil }),
+			receiving.each(fd, func(_ *ebpf.Program, rate uint64) error { l.Receive = rateOf(rate); return nil }))
+	})
+	return l, err
+}
+
+func (systemCalls) SetLimit(group string, l Limit) error {
 	return withGroup(group, func(fd int) error {
-		is := false
-		err := eachProgram(fd, func(_ *ebpf.Program, of uint16) error { is = is || of == minor; return nil })
-		if err != nil {
-			return err
-		}
-		if minor != 0 && !is {
-			if err := attach(fd, minor); err != nil {
-				return err
-			}
-		}
-		return eachProgram(fd, func(p *ebpf.Program, of uint16) error {
-			if of == minor {
-				return nil
-			}
-			return link.RawDetachProgram(link.RawDetachProgramOptions{Target: fd, Program: p, Attach: ebpf.AttachCGroupInetEgress})
-		})
+		return errors.Join(sending.set(fd, l.Send.bytes()), receiving.set(fd, l.Receive.bytes()))
 	})
 }
 
-func attach(fd int, minor uint16) error {
-	p, err := ebpf.NewProgram(program(minor))
+// programs are those of a kind that control groups have of Berth. Each has a number, in its name
+// and its instructions.
+type programs struct {
+	attach ebpf.AttachType
+	does   string
+	prefix string // of names
+	base   int    // of the number in them
+	digits int    // that it has at least
+	make   func(number uint64, state int) asm.Instructions
+	state  bool // it has one: a map of a number
+}
+
+var (
+	marks     = &programs{ebpf.AttachCGroupInetEgress, "marks packets", "berth_net_", 16, 4, marker, false}
+	sending   = &programs{ebpf.AttachCGroupInetEgress, "limits what is sent", "berth_o", 36, 1, sendLimiter, true}
+	receiving = &programs{ebpf.AttachCGroupInetIngress, "limits what is received", "berth_i", 36, 1, receiveLimiter, true}
+)
+
+// spec is the program of a number.
+func (k *programs) spec(number uint64, state int) *ebpf.ProgramSpec {
+	digits := strconv.FormatUint(number, k.base)
+	name := k.prefix + strings.Repeat("0", max(k.digits-len(digits), 0)) + digits
+	return &ebpf.ProgramSpec{Name: name, Type: ebpf.CGroupSKB, AttachType: k.attach, License: "GPL", Instructions: numbered(k.make(number, state))}
+}
+
+// marker gives packets the number of a class, by which HTB finds it without a filter
+// (htb_classify in net/sched/sch_htb.c), unless the program of a group further in has done so:
+// those of outer groups run after it. Programs of control groups may write the priority
+// (cg_skb_is_valid_access in net/core/filter.c).
+func marker(minor uint64, _ int) asm.Instructions {
+	const priority = 32 // offset in struct __sk_buff
+	return asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, priority, asm.Word),
+		asm.RSh.Imm(asm.R2, 16),
+		asm.JEq.Imm(asm.R2, major, "end"),
+		asm.Mov.Imm(asm.R2, major<<16|int32(minor)),
+		asm.StoreMem(asm.R1, priority, asm.R2, asm.Word),
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("end"),
+		asm.Return(),
+	}
+}
+
+// set has a control group have the program of a number and no other of the kind, 0 for none. It
+// attaches that before it detaches another. It stays beside those of other programs, and without
+// its maker: no link holds it.
+func (k *programs) set(group int, number uint64) error {
+	is := false
+	err := k.each(group, func(_ *ebpf.Program, of uint64) error { is = is || of == number; return nil })
 	if err != nil {
-		return fmt.Errorf("load the program that marks packets: %w", err)
+		return err
+	}
+	if number != 0 && !is {
+		if err := k.add(group, number); err != nil {
+			return err
+		}
+	}
+	return k.each(group, func(p *ebpf.Program, of uint64) error {
+		if of == number {
+			return nil
+		}
+		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: group, Program: p, Attach: k.attach})
+	})
+}
+
+func (k *programs) add(group int, number uint64) error {
+	state := 0
+	if k.state {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: strings.TrimSuffix(k.prefix, "_"), Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+		if err != nil {
+			return fmt.Errorf("make the map of the program that %s: %w", k.does, err)
+		}
+		defer m.Close() // the program holds it
+		state = m.FD()
+	}
+	p, err := ebpf.NewProgram(k.spec(number, state))
+	if err != nil {
+		return fmt.Errorf("load the program that %s: %w", k.does, err)
 	}
 	defer p.Close()
-	err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: fd, Program: p, Attach: ebpf.AttachCGroupInetEgress, Flags: unix.BPF_F_ALLOW_MULTI})
+	err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: group, Program: p, Attach: k.attach, Flags: unix.BPF_F_ALLOW_MULTI})
 	if errors.Is(err, syscall.EPERM) {
 		err = fmt.Errorf("%w: it takes CAP_NET_ADMIN and CAP_BPF, and no program in a group around it that allows no others ('bpftool cgroup tree' lists them)", err)
 	}
 	return err
+}
+
+// numbered has jumps to labels be to where those are: before a program is loaded a label has no
+// number, and it no tag (with).
+func numbered(insns asm.Instructions) asm.Instructions {
+	at := map[string]int{}
+	for i := insns.Iterate(); i.Next(); {
+		at[i.Ins.Symbol()] = int(i.Offset)
+	}
+	for i := insns.Iterate(); i.Next(); {
+		if to := i.Ins.Reference(); to != "" {
+			i.Ins.Offset = int16(at[to] - int(i.Offset) - 1)
+		}
+		i.Ins.Metadata = asm.Metadata{}
+	}
+	return insns
 }
 
 // withGroup opens a control group.
@@ -172,14 +231,14 @@ func bare(err error) error {
 	return err
 }
 
-// eachProgram calls do for each program of Berth's at a control group, with its class.
-func eachProgram(fd int, do func(p *ebpf.Program, minor uint16) error) error {
-	all, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: ebpf.AttachCGroupInetEgress})
+// each calls do for each program of the kind at a control group, with its number.
+func (k *programs) each(group int, do func(p *ebpf.Program, number uint64) error) error {
+	all, err := link.QueryPrograms(link.QueryOptions{Target: group, Attach: k.attach})
 	if err != nil {
 		return permitted("list the programs of the control group", err)
 	}
 	for _, a := range all.Programs {
-		if err := withProgram(a.ID, do); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := k.with(a.ID, do); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return permitted(fmt.Sprintf("program %d of the control group", a.ID), err)
 		}
 	}
@@ -194,9 +253,9 @@ func permitted(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// withProgram calls do if a program is Berth's: it has the name, which anybody may choose, and the
+// with calls do if a program is Berth's: it has the name, which anybody may choose, and the
 // instructions.
-func withProgram(id ebpf.ProgramID, do func(p *ebpf.Program, minor uint16) error) error {
+func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint64) error) error {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
 		return err
@@ -206,10 +265,10 @@ func withProgram(id ebpf.ProgramID, do func(p *ebpf.Program, minor uint16) error
 	if err != nil {
 		return err
 	}
-	hex, ours := strings.CutPrefix(info.Name, programPrefix)
-	minor, err := strconv.ParseUint(hex, 16, 16)
-	if !ours || err != nil || program(uint16(minor)).Compatible(info) != nil {
+	digits, ours := strings.CutPrefix(info.Name, k.prefix)
+	number, err := strconv.ParseUint(digits, k.base, 48)
+	if !ours || err != nil || number == 0 || k.spec(number, 0).Compatible(info) != nil {
 		return nil
 	}
-	return do(p, uint16(minor))
+	return do(p, number)
 }

@@ -44,6 +44,10 @@ type Share struct {
 	Ceiling Amount `json:"ceiling,omitzero"`
 	// Priority says who gets first what the floors leave, from 1 (first) to 8. Default: 4.
 	Priority int `json:"priority,omitempty"`
+	// Receive is what each workload of the class may receive at most, through all devices
+	// together but the loopback device, as in 100Mbit: what arrives beyond it is dropped.
+	// Default: no limit.
+	Receive Rate `json:"receive,omitzero"`
 }
 
 // Others is the name of what all without a class have.
@@ -217,11 +221,12 @@ func (c *Config) Validate() error {
 	for _, name := range c.Names() {
 		at, s := "classes."+name, c.Classes[name]
 		want(className.MatchString(name) && name != "none" && name != Others, at, "%q is not a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first; none is no class, and others what all without have", name)
-		want(s != Share{}, at, "it says nothing: floor, ceiling or priority")
+		want(s != Share{}, at, "it says nothing: floor, ceiling, priority or receive")
 		s.validate(at, want)
 		sum += s.Floor.Percent
 	}
 	c.Others.validate("others", want)
+	want(c.Others.Receive == 0, "others.receive", "what everybody else receives has no limit: give them a class")
 	want(sum <= 100, "classes", "the floors add up to %g%% of a link: lower some", sum)
 	for _, service := range slices.Sorted(maps.Keys(c.Service)) {
 		at, name := "service."+service, c.Service[service]
@@ -233,7 +238,7 @@ func (c *Config) Validate() error {
 
 func (s Share) validate(at string, want func(ok bool, field, form string, args ...any)) {
 	want(s.Priority >= 0 && s.Priority <= 8, at+".priority", "%d is not 1 (first) to 8", s.Priority)
-	for field, rate := range map[string]Rate{"floor": s.Floor.Rate, "ceiling": s.Ceiling.Rate} {
+	for field, rate := range map[string]Rate{"floor": s.Floor.Rate, "ceiling": s.Ceiling.Rate, "receive": s.Receive} {
 		want(rate == 0 || rate >= leastRate && rate <= mostRate, at+"."+field, "%s is not %s to %s", rate, leastRate, mostRate)
 	}
 	if f, c := s.Floor, s.Ceiling; !f.none() && !c.none() && (f.Rate > 0) == (c.Rate > 0) {

@@ -17,11 +17,12 @@ import (
 
 // The files under Over.
 const (
-	dir      = "sys/net"
-	allFile  = ":all" // no device has such a name
-	rootFile = "root"
-	htbDir   = "htb"
-	markFile = "berth.net_class"
+	dir       = "sys/net"
+	allFile   = ":all" // no device has such a name
+	rootFile  = "root"
+	htbDir    = "htb"
+	markFile  = "berth.net_class"
+	limitFile = "berth.net_limit"
 )
 
 // MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
@@ -47,6 +48,9 @@ type Calls interface {
 	// Mark returns of which class the packets of a control group are, 0 if of none of Berth's.
 	Mark(group string) (minor uint16, err error)
 	SetMark(group string, minor uint16) error
+	// Limit returns what a control group may send and receive by programs of Berth's.
+	Limit(group string) (Limit, error)
+	SetLimit(group string, l Limit) error
 }
 
 // Over returns a root that has, beside the kernel's own files:
@@ -57,6 +61,7 @@ type Calls interface {
 //	                                  at the root, removing it brings back the kernel's default
 //	sys/net/DEVICE/htb/4f21           "rate 1250000 ceil 12500000 prio 7", a class, or none
 //	CGROUP/berth.net_class            "6be7:4f21", of which class packets are, or none
+//	CGROUP/berth.net_limit            "send 1250000 receive 1250000", in bytes per second, or none
 //
 // Only the live host has any. A root that has them already stays as it is.
 func Over(root *kernel.Root) *kernel.Root {
@@ -102,8 +107,11 @@ func (n name) minor() (uint16, bool) {
 // Has implements kernel.Overlay.
 func (*files) Has(of string) bool {
 	_, ok := parse(of)
-	return ok || IsMark(of)
+	return ok || ofGroup(of)
 }
+
+// ofGroup reports whether a file is one of a control group.
+func ofGroup(name string) bool { return IsMark(name) || IsLimit(name) }
 
 // index is that of a name's device.
 func (f *files) index(n name) (int, error) {
@@ -137,7 +145,7 @@ func (f *files) own(n name) (int, error) {
 // Stat implements kernel.Overlay. The index of a device is its inode: one that is made anew
 // under the same name has another.
 func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
-	if IsMark(of) {
+	if ofGroup(of) {
 		info, err := fs.Stat(f.fsys, path.Dir(of))
 		if err != nil {
 			return 0, false, err
@@ -189,6 +197,10 @@ func (f *files) Read(of string) (string, error) {
 			return none, err
 		}
 		return mark(minor), nil
+	}
+	if IsLimit(of) {
+		l, err := f.calls.Limit(path.Dir(of))
+		return l.text(), err
 	}
 	n, _ := parse(of)
 	minor, isClass := n.minor()
@@ -250,6 +262,13 @@ func (f *files) Write(of, text string) error {
 			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 		}
 		return f.calls.SetMark(path.Dir(of), minor)
+	}
+	if IsLimit(of) {
+		l, err := parseLimit(text)
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
+		}
+		return f.calls.SetLimit(path.Dir(of), l)
 	}
 	n, _ := parse(of)
 	minor, isClass := n.minor()

@@ -38,7 +38,7 @@ const (
 func TestMain(m *testing.M) {
 	switch role, arg, _ := strings.Cut(os.Getenv(roleEnv), " "); role {
 	case sinkRole:
-		sink()
+		sink(arg)
 	case sendRole:
 		group, address, _ := strings.Cut(arg, " ")
 		send(group, address)
@@ -76,8 +76,12 @@ func ip(args string) error {
 
 const port = 7400
 
-// sink tells on standard output how many bytes came to each port when it reads a line.
-func sink() {
+// sink tells on standard output how many bytes came to each port when it reads a line. It is in
+// a control group, "" in that of its parent.
+func sink(group string) {
+	if group != "" {
+		must(os.WriteFile("/"+group+"/cgroup.procs", []byte("0"), 0))
+	}
 	fmt.Println("made")
 	_, _ = fmt.Scanln() // the link is there
 	must(ip("addr add 10.99.0.2/24 dev veth1"))
@@ -118,9 +122,15 @@ func send(group, address string) {
 
 // TestReal has the kernel divide a link of a network namespace between processes of two
 // control groups, which it makes and removes.
-func TestReal(t *testing.T) {
+func TestReal(t *testing.T) { inNamespace(t, testReal) }
+
+// TestLimits has programs of control groups hold a sender, and a receiver, to a rate.
+func TestLimits(t *testing.T) { inNamespace(t, testLimits) }
+
+// inNamespace runs a test in a network namespace of its own.
+func inNamespace(t *testing.T, test func(*testing.T)) {
 	if os.Getenv(roleEnv) == testRole {
-		testReal(t)
+		test(t)
 		return
 	}
 	if os.Geteuid() != 0 || testing.Short() {
@@ -131,7 +141,7 @@ func TestReal(t *testing.T) {
 	}
 	t.Parallel()
 	fakekernel.LockHost(t, fakekernel.Shared)
-	cmd := self(t.Context(), testRole, true, "-test.run=^TestReal$", "-test.v")
+	cmd := self(t.Context(), testRole, true, "-test.run=^"+t.Name()+"$", "-test.v")
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
@@ -156,7 +166,8 @@ type bed struct {
 	groups []string // of cgroup v2
 }
 
-func newBed(t *testing.T) *bed {
+// newBed makes one, the sink in the second of its groups if sinkInGroup is true.
+func newBed(t *testing.T, sinkInGroup bool) *bed {
 	root, err := kernel.Open("/")
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +201,11 @@ func newBed(t *testing.T) *bed {
 		})
 		b.groups = append(b.groups, group)
 	}
-	b.sink = self(t.Context(), sinkRole, true)
+	role := sinkRole
+	if sinkInGroup {
+		role += " " + b.groups[1]
+	}
+	b.sink = self(t.Context(), role, true)
 	in, err := b.sink.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +277,7 @@ func (b *bed) text(name string) string {
 }
 
 func testReal(t *testing.T) {
-	b := newBed(t)
+	b := newBed(t, false)
 	if got := b.text("sys/net/veth0/root"); got != "noqueue 0:" {
 		t.Fatalf("root %q", got)
 	}
@@ -356,10 +371,61 @@ func testReal(t *testing.T) {
 	}
 }
 
+func testLimits(t *testing.T) {
+	b := newBed(t, true)
+	log, err := kernel.CreateUndoLog(b.root, t.TempDir()+"/log", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender := func() { b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, b.groups[0], port), false)) }
+	for _, c := range []struct {
+		group int
+		limit Limit
+	}{
+		{0, Limit{Send: 40e6}},
+		{1, Limit{Receive: 40e6}},
+	} {
+		undo, err := kernel.Apply(b.root, kernel.Plan{SetLimit(b.groups[c.group], c.limit, "test")}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := parseLimit(b.text(LimitFile(b.groups[c.group]))); got != c.limit || err != nil {
+			t.Errorf("limit %+v, %v, wants %+v", got, err, c.limit)
+		}
+		if sender != nil {
+			sender()
+			sender = nil
+		}
+		for try := 1; ; try++ {
+			time.Sleep(300 * time.Millisecond) // the burst
+			got := b.rates(time.Second)[0]
+			t.Logf("%+v: %.1f Mbit/s", c.limit, got/1e6)
+			if got > 30e6 && got < 52e6 { // a quarter of a second's may come at once
+				break
+			}
+			if try == 6 {
+				t.Fatalf("with %+v %.1f Mbit/s arrive", c.limit, got/1e6)
+			}
+		}
+		if err := undo(); err != nil {
+			t.Error(err)
+		}
+		if got := b.text(LimitFile(b.groups[c.group])); got != none {
+			t.Errorf("undone: %s", got)
+		}
+	}
+	for try := 1; b.rates(300 * time.Millisecond)[0] < 200e6; try++ {
+		if try == 10 {
+			t.Error("without a limit it stays slow")
+			break
+		}
+	}
+}
+
 // namesake has a program of somebody else's with the name of Berth's stay where it is.
 func (b *bed) namesake() {
 	b.Helper()
-	spec := program(firstMinor)
+	spec := marks.spec(firstMinor, 0)
 	spec.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
 	p, err := ebpf.NewProgram(spec)
 	if err != nil {

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/podwords"
 )
 
@@ -45,6 +48,40 @@ func (p *Plugin) class(kind, name string) error {
 		return errors.New(why)
 	}
 	return p.lacks[agent.ClassKind(kind)]
+}
+
+// bandwidth says why no pod is held to so many bits per second here; nil if some can be.
+func (p *Plugin) bandwidth(bits int64) error {
+	if err := (traffic.Limit{Send: traffic.Rate(bits)}).Validate(); err != nil {
+		return err
+	}
+	return agent.LacksBandwidth(p.opt.Node.Root.FS())
+}
+
+// limitPod gives a spec what its pod may send and receive, in bits per second. All containers
+// of the pod have the limit together: it is that of the control group around them.
+func limitPod(a *asked, r *podwords.Reading, pod *api.PodSandbox) {
+	var l traffic.Limit
+	for _, of := range []struct {
+		bits *int64
+		into *traffic.Rate
+	}{{r.Wish.Egress, &l.Send}, {r.Wish.Ingress, &l.Receive}} {
+		if of.bits != nil {
+			*of.into = traffic.Rate(*of.bits)
+		}
+	}
+	if l == (traffic.Limit{}) {
+		return
+	}
+	around := path.Base(path.Dir(a.spec.Group))
+	if uid := pod.GetUid(); uid == "" || !strings.Contains(strings.ReplaceAll(around, "_", "-"), uid) { // systemd's slices have _
+		r.Problems = append(r.Problems, podwords.Problem{
+			Word: "bandwidth", Value: l.Send.String() + ", " + l.Receive.String(), Kind: podwords.NotFollowed,
+			Err: fmt.Errorf("the control group around the container, %q, is not that of its pod", around),
+		})
+		return
+	}
+	a.spec.Bandwidth = agent.Bandwidth{Limit: l, Around: true}
 }
 
 // runtimeClass is the class of a kind that a container has of its runtime, or of another plugin.
@@ -87,7 +124,8 @@ func (p *Plugin) chooseClasses(a *asked, r *podwords.Reading, c *api.Container) 
 
 func sourceOf(kind agent.ClassKind) string { return agent.SourcePrefix + string(kind) }
 
-// refused is a class that a container asked for by name and goes without.
+// refused is a class that a container asked for by name and goes without; without a name it is
+// the limit of what its pod sends and receives.
 type refused struct {
 	of   int // which of the specs
 	kind agent.ClassKind
@@ -96,6 +134,9 @@ type refused struct {
 }
 
 func (r *refused) text() string {
+	if r.name == "" {
+		return fmt.Sprintf("what it sends and receives has no limit of its own: %v", r.why)
+	}
 	return fmt.Sprintf("%s class %q: it goes without: %v", r.kind, r.name, r.why)
 }
 
@@ -125,6 +166,10 @@ func dropClasses(specs []agent.Spec, err error) (all []refused) {
 	drop := func(only string) {
 		for i := range specs {
 			s := &specs[i]
+			if class.Kind == agent.NetClass && class.Name == "" && (class.ID == "" || class.ID == s.Request.ID) && s.Bandwidth != (agent.Bandwidth{}) {
+				s.Bandwidth = agent.Bandwidth{}
+				all = append(all, refused{of: i, kind: class.Kind, why: err})
+			}
 			name := s.Classes[class.Kind]
 			if name == "" || name == podwords.NoClass || only != "" && name != only || class.ID != "" && class.ID != s.Request.ID {
 				continue
@@ -159,15 +204,15 @@ func (p *Plugin) placeSpec(ctx context.Context, pod *api.PodSandbox, c *api.Cont
 // arrive has a workload that has its place be in a group, with classes and annotations: those of
 // spec, less what it cannot have.
 func (p *Plugin) arrive(ctx context.Context, held *agent.Workload, spec agent.Spec, strict bool) (w agent.Workload, lost []refused, err error) {
-	group, had, is := spec.Group, held.Spec.Classes, held.State != agent.Reserved && held.Spec.Group == spec.Group
+	group, had, limit, is := spec.Group, held.Spec.Classes, held.Spec.Bandwidth, held.State != agent.Reserved && held.Spec.Group == spec.Group
 	specs := []agent.Spec{held.Spec}
-	specs[0].Classes, specs[0].Annotations = spec.Classes, spec.Annotations
+	specs[0].Classes, specs[0].Bandwidth, specs[0].Annotations = spec.Classes, spec.Bandwidth, spec.Annotations
 	lost, err = without(specs, strict, func() (err error) {
-		if !maps.Equal(had, specs[0].Classes) {
+		if !maps.Equal(had, specs[0].Classes) || limit != specs[0].Bandwidth {
 			if w, err = p.node.Resize(ctx, specs[0]); err != nil || is {
 				return err
 			}
-			had = specs[0].Classes
+			had, limit = specs[0].Classes, specs[0].Bandwidth
 		}
 		w, err = p.node.Arrive(ctx, held.ID(), group, specs[0].Annotations)
 		return err
@@ -179,7 +224,7 @@ func (p *Plugin) arrive(ctx context.Context, held *agent.Workload, spec agent.Sp
 // names others never, and one that was not to be had is not tried again. Those of its runtime
 // may have come since.
 func (a *asked) keepClasses(w *agent.Workload) {
-	a.spec.Classes = w.Spec.Classes
+	a.spec.Classes, a.spec.Bandwidth = w.Spec.Classes, w.Spec.Bandwidth
 	for _, kind := range agent.ClassKinds() {
 		if slices.Contains(a.theirs, kind) {
 			a.spec.SetClass(kind, podwords.NoClass)
@@ -233,7 +278,7 @@ func (p *Plugin) hasClasses() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, n := range p.ids {
-		if n.classes != nil {
+		if n.classes != nil || n.limited {
 			return true
 		}
 	}
@@ -245,5 +290,5 @@ func (p *Plugin) joins(container string) (id string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, ok := p.ids[container]
-	return n.id, ok && n.classes != nil && !n.joined
+	return n.id, ok && (n.classes != nil || n.limited) && !n.joined
 }

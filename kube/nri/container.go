@@ -73,6 +73,7 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
 	p.chooseClasses(&a, &r, c)
+	limitPod(&a, &r, pod)
 	if err := p.problems(pod, c, &r); err != nil {
 		return a, err
 	}

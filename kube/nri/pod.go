@@ -24,6 +24,7 @@ type named struct {
 	id, pod string // the pod's UID
 	held    bool   // the place stays when the container ends
 	classes map[agent.ClassKind]string
+	limited bool // in what it sends or receives
 	joined  bool // it has what they have in its control group
 }
 

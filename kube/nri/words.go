@@ -36,8 +36,15 @@ func (p *Plugin) SetWords(w Words) error {
 // words reads what a pod says for one of its containers.
 func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
 	w := p.wording.Load()
-	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations()}
-	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class})
+	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(), HostNetwork: hasHostNetwork(pod)}
+	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class, Bandwidth: p.bandwidth})
+}
+
+// hasHostNetwork reports whether a pod is known to have the host's network: its runtime tells its
+// namespaces, and none for the network.
+func hasHostNetwork(pod *api.PodSandbox) bool {
+	all := pod.GetLinux().GetNamespaces()
+	return len(all) > 0 && !slices.ContainsFunc(all, func(n *api.LinuxNamespace) bool { return n.GetType() == "network" })
 }
 
 // problems tells each problem of a pod once. It is an error if the pod, or the node, is

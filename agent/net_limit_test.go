@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
+	"berth.dev/berth/place"
+)
+
+// limits are those of all groups, by directory.
+func (h *host) limits(net *fakenet.Network) map[string]traffic.Limit {
+	h.t.Helper()
+	all := map[string]traffic.Limit{}
+	err := fs.WalkDir(h.k.FS(), "sys/fs/cgroup", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		l, err := net.Limit(name)
+		if l != (traffic.Limit{}) {
+			all[name] = l
+		}
+		return err
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return all
+}
+
+func (h *host) wantLimits(net *fakenet.Network, when string, want map[string]traffic.Limit) {
+	h.t.Helper()
+	if got := h.limits(net); !maps.Equal(got, want) {
+		h.t.Errorf("%s: limits %v, want %v", when, got, want)
+	}
+}
+
+// A workload's group has the limit of its spec and of its class, the smaller of both, as long
+// as it has it, and no device is divided for that alone.
+func TestNetLimits(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for layout, dir := range map[string]string{"v2": "sys/fs/cgroup/berth/api", "hybrid": "sys/fs/cgroup/unified/berth-net-api"} {
+		t.Run(layout, func(t *testing.T) {
+			h, net := netHost(t, layout)
+			h.opt.Classes.Net.Classes["first"] = traffic.Share{Receive: 20e6}
+			n := h.open()
+			s := spec("api", place.LS, 100, 9000100)
+			s.Bandwidth.Limit = traffic.Limit{Send: 10e6, Receive: 50e6}
+			h.place(n, s)
+			h.wantLimits(net, "placed", map[string]traffic.Limit{dir: {Send: 10e6, Receive: 50e6}})
+			if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
+				t.Errorf("eth0 has %v, marks %v", root, h.marks(net))
+			}
+			if got := h.file(dir + "/cgroup.procs"); got != "9000100" {
+				t.Errorf("processes in %s: %q", dir, got)
+			}
+			writes := net.Writes
+			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 || net.Writes != writes {
+				t.Errorf("again: %v, %v, %d writes", repairs, err, net.Writes-writes)
+			}
+			if err := net.SetLimit(dir, traffic.Limit{}); err != nil { // somebody else
+				t.Fatal(err)
+			}
+			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) != 1 {
+				t.Errorf("repaired: %v, %v", repairs, err)
+			}
+			s.PID = 0
+			for _, step := range []struct {
+				when string
+				to   Spec
+				want traffic.Limit
+			}{
+				{"in first", netted(s, "first"), traffic.Limit{Send: 10e6, Receive: 20e6}},
+				{"in bulk", netted(s, "bulk"), traffic.Limit{Send: 10e6, Receive: 50e6}},
+				{"none of its own", netted(spec("api", place.LS, 100, 0), "first"), traffic.Limit{Receive: 20e6}},
+			} {
+				if _, err := n.Resize(ctx, step.to); err != nil {
+					t.Fatal(err)
+				}
+				h.wantLimits(net, step.when, map[string]traffic.Limit{dir: step.want})
+			}
+			if _, err := n.Resize(ctx, spec("api", place.LS, 100, 0)); err != nil {
+				t.Fatal(err)
+			}
+			h.wantLimits(net, "none", map[string]traffic.Limit{})
+		})
+	}
+}
+
+// A limit of the group around workloads, a pod's, is there as long as one of them is, and a
+// kill leaves nothing behind.
+func TestNetLimitAround(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, net := netHost(t, "v2")
+	for _, dir := range []string{"pods", "pods/p", "pods/p/a", "pods/p/b"} {
+		if err := h.k.Mkdir("sys/fs/cgroup/" + dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := h.open()
+	of := func(id string, around bool) Spec {
+		s := spec(id, place.LS, 100, 0)
+		s.Group = "pods/p/" + id
+		s.Bandwidth = Bandwidth{traffic.Limit{Receive: 20e6}, around}
+		return s
+	}
+	h.place(n, of("a", true))
+	h.place(n, of("b", true))
+	pod := map[string]traffic.Limit{"sys/fs/cgroup/pods/p": {Receive: 20e6}}
+	h.wantLimits(net, "both", pod)
+	for i, id := range []string{"a", "b"} {
+		if err := n.Release(ctx, id, Keep); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			pod = map[string]traffic.Limit{}
+		}
+		h.wantLimits(net, "released "+id, pod)
+	}
+	h.place(n, of("a", true))
+	n = h.open() // the former one was killed
+	if err := n.Release(ctx, "a", Keep); err != nil {
+		t.Fatal(err)
+	}
+	h.wantLimits(net, "killed, and released", map[string]traffic.Limit{})
+}
+
+// Without cgroup v2 a limit that is asked for is refused with the reason.
+func TestNetLimitWithoutV2(t *testing.T) {
+	t.Parallel()
+	l := fakekernel.V1()
+	l.Own = "/"
+	h := newHost(t, l)
+	h.net = fakenet.New(h.k.FS(), "eth0")
+	n := h.open()
+	s := spec("api", place.LS, 100, 9000100)
+	s.Bandwidth.Send = 10e6
+	_, err := n.Place(context.Background(), s)
+	class, ok := errors.AsType[*ClassError](err)
+	if !ok || class.Kind != NetClass || class.ID != "api" || !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "cgroup v2 is not mounted") {
+		t.Errorf("%v", err)
+	}
+	s.Bandwidth.Send = 1
+	if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "bandwidth: 1bit is not 8kbit to 10Tbit") {
+		t.Errorf("a bit per second: %v", err)
+	}
+}

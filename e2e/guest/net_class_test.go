@@ -1,0 +1,170 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/internal/netlink"
+	"berth.dev/berth/kernel/traffic"
+	"berth.dev/berth/place"
+)
+
+// The two ends of a link, the second one in a network namespace of its own.
+const (
+	nearDevice = "berth0"
+	farDevice  = "berth1"
+	nearEnd    = "10.99.1.1/24"
+	farEnd     = "10.99.1.2/24"
+)
+
+// openLink makes the link, and returns the namespace of its far end.
+func openLink(t *testing.T) (far *os.File) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			far, err = os.Open("/proc/thread-self/ns/net")
+		}
+		done <- err
+	}()
+	err := <-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() }) // and the link goes with it
+	err = traffic.AddPair(nearDevice, farDevice, far)
+	if err == nil {
+		err = traffic.Up(nearDevice, netip.MustParsePrefix(nearEnd))
+	}
+	if err == nil {
+		err = netlink.In(far, func() error { return traffic.Up(farDevice, netip.MustParsePrefix(farEnd)) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return far
+}
+
+// sent is how long it takes until so many bytes have arrived at the far end. Both sockets are
+// made for this, and are of the group that this process is in now.
+func sent(t *testing.T, far *os.File, bytes int) time.Duration {
+	t.Helper()
+	var l net.Listener
+	err := netlink.In(far, func() (err error) {
+		l, err = net.Listen("tcp4", netip.MustParsePrefix(farEnd).Addr().String()+":0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	arrived := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, err = io.CopyN(io.Discard, c, int64(bytes))
+			err = errors.Join(err, c.Close())
+		}
+		arrived <- err
+	}()
+	start := time.Now()
+	c, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(make([]byte, bytes)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-arrived; err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(start)
+}
+
+// TestNetClass has a node hold this process to the ceiling of a network class, and to limits of
+// its own: bytes take as long as those say. Released, the device and the groups are as they were.
+func TestNetClass(t *testing.T) {
+	onlyOn(t, "flat8")
+	h := newHost(t)
+	far := openLink(t)
+	h.opt.Classes.Net = &traffic.Config{
+		Devices: map[string]traffic.LinkConfig{nearDevice: {Rate: 100e6}},
+		Classes: map[string]traffic.Share{"bulk": {Floor: traffic.Amount{Rate: 1e6}, Ceiling: traffic.Amount{Rate: 4e6}, Priority: 8}},
+	}
+	root := func() string {
+		text, err := fs.ReadFile(traffic.Over(h.Root).FS(), "sys/net/"+nearDevice+"/root")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	before := root()
+	ctx := context.Background()
+	n := h.open()
+	// A quarter of a second's bytes of a limit come at once, and a bit more of the class's.
+	const bytes, atLeast = 1 << 20, 1500 * time.Millisecond
+	for name, c := range map[string]struct {
+		class string
+		limit traffic.Limit
+		root  string
+	}{
+		"class":         {"bulk", traffic.Limit{}, "htb 6be7:"},
+		"send limit":    {"", traffic.Limit{Send: 4e6}, before},
+		"receive limit": {"", traffic.Limit{Receive: 4e6}, before},
+	} {
+		s := agent.Spec{Request: place.Request{ID: "sender", Class: place.LS}, PID: os.Getpid(), Bandwidth: agent.Bandwidth{Limit: c.limit}}
+		s.SetClass(agent.NetClass, c.class)
+		w, err := n.Place(ctx, s)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := root(); got != c.root {
+			t.Errorf("%s: root %q, want %q", name, got, c.root)
+		}
+		if c.class != "" {
+			r, err := n.ClassReport(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range r.Kinds {
+				if k.Kind == agent.NetClass && (len(k.Classes) == 0 || !k.Classes[0].InForce || k.Classes[0].Links[0].Ceiling != 4e6) {
+					t.Errorf("classes %+v", k.Classes)
+				}
+			}
+		}
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+			t.Errorf("%s: again: %v, %v", name, repairs, err)
+		}
+		if took := sent(t, far, bytes); took < atLeast {
+			t.Errorf("%s: %d bytes at 4 Mbit/s took %v", name, bytes, took)
+		}
+		dir := w.Dirs[0]
+		if err := n.Release(ctx, "sender", agent.Keep); err != nil {
+			t.Fatal(err)
+		}
+		if got := root(); got != before {
+			t.Errorf("%s: released: root %q, was %q", name, got, before)
+		}
+		if _, err := fs.Stat(h.FS(), dir); err == nil {
+			t.Errorf("%s: released, and %s is there", name, dir)
+		}
+	}
+	if took := sent(t, far, bytes); took > atLeast {
+		t.Errorf("without a limit %d bytes took %v", bytes, took)
+	}
+}

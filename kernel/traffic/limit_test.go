@@ -1,0 +1,56 @@
+package traffic
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+)
+
+func TestParseLimit(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Limit{
+		"none":                       {},
+		"send 1250000":               {Send: 10e6},
+		"receive 1250000\n":          {Receive: 10e6},
+		"send 1000 receive 12500000": {Send: 8000, Receive: 100e6},
+	} {
+		got, err := parseLimit(text)
+		if err != nil || got != want || got.text() != strings.TrimSpace(text) {
+			t.Errorf("%q: %+v, %v, text %q", text, got, err, got.text())
+		}
+	}
+	for _, text := range []string{"", "send", "send 0", "send 999", "send -1", "send 01250000", "receive 1250000 send 1250000", "send 1250000 send 1250000", "send 99999999999999", "send 1250000 now"} {
+		if got, err := parseLimit(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
+
+func FuzzParseLimit(f *testing.F) {
+	f.Add("send 1250000 receive 1250000")
+	f.Fuzz(func(t *testing.T, text string) {
+		if l, err := parseLimit(text); err == nil && l.text() != strings.TrimSpace(text) {
+			t.Errorf("%q is %q", text, l.text())
+		}
+	})
+}
+
+// What a program holds a group to is in its name, of at most 15 bytes, and in its instructions.
+func TestLimitersAreToldApart(t *testing.T) {
+	t.Parallel()
+	rates := map[string]uint64{} // by instructions
+	for _, rate := range []uint64{leastRate.bytes(), 1250000, 1250001, mostRate.bytes()} {
+		for _, k := range []*programs{sending, receiving} {
+			spec := k.spec(rate, 0)
+			if len(spec.Name) > 15 {
+				t.Errorf("%q is too long", spec.Name)
+			}
+			var b bytes.Buffer
+			if err := spec.Instructions.Marshal(&b, binary.LittleEndian); err != nil || rates[b.String()] != 0 {
+				t.Errorf("%d: the instructions are those of %d, %v", rate, rates[b.String()], err)
+			}
+			rates[b.String()] = rate
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package nri
+
+import (
+	"context"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/kernel/traffic"
+)
+
+// A pod's containers are held together to what its words say, as long as one of them is there:
+// to Koordinator's always, to those of Kubernetes in the host's network, where no network plugin
+// does it. What cannot be is told with the reason, and a strict pod refused.
+func TestBandwidth(t *testing.T) {
+	t.Parallel()
+	kubernetes := map[string]string{"kubernetes.io/egress-bandwidth": "10M", "kubernetes.io/ingress-bandwidth": "20M"}
+	koordinator := map[string]string{"koordinator.sh/networkQOS": `{"EgressLimit": "10M", "IngressLimit": "20M"}`}
+	own := []*api.LinuxNamespace{{Type: "ipc"}, {Type: "network", Path: "/run/netns/x"}}
+	hosts := []*api.LinuxNamespace{{Type: "ipc"}}
+	both := traffic.Limit{Send: 10e6, Receive: 20e6}
+	for name, c := range map[string]struct {
+		layout     fakekernel.Layout
+		words      map[string]string
+		namespaces []*api.LinuxNamespace
+		parent     string
+		want       traffic.Limit
+		problem    string
+	}{
+		"Kubernetes, the host's network": {fakekernel.V2(), kubernetes, hosts, "/kubepods/poduid-web", both, ""},
+		"Kubernetes, its own network":    {fakekernel.V2(), kubernetes, own, "/kubepods/poduid-web", traffic.Limit{}, ""},
+		"Kubernetes, not told which":     {fakekernel.V2(), kubernetes, nil, "/kubepods/poduid-web", traffic.Limit{}, ""},
+		"Koordinator":                    {fakekernel.V2(), koordinator, own, "/kubepods/poduid-web", both, ""},
+		"too little":                     {fakekernel.V2(), map[string]string{"kubernetes.io/egress-bandwidth": "1k"}, hosts, "/kubepods/poduid-web", traffic.Limit{}, "1kbit is not 8kbit to 10Tbit"},
+		"v1":                             {fakekernel.V1(), koordinator, own, "/kubepods/poduid-web", traffic.Limit{}, "cgroup v2 is not mounted"},
+		"no group of the pod's":          {fakekernel.V2(), koordinator, own, "/kubepods/podother", traffic.Limit{}, "is not that of its pod"},
+	} {
+		for _, strict := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				var net *fakenet.Network
+				h := newClassHost(t, c.layout, func(o *Options) {
+					net = fakenet.New(o.Node.Root.FS(), "eth0")
+					o.Node.Root = traffic.Lay(o.Node.Root, net)
+					o.Words.Strict = strict
+				})
+				p := pod("web", c.words)
+				p.Linux.CgroupParent, p.Linux.Namespaces = c.parent, c.namespaces
+				a, b := container(p, "a", 100), container(p, "b", 100)
+				if strict && c.problem != "" {
+					if err := h.create(p, a); err == nil || !strings.Contains(err.Error(), c.problem) {
+						t.Errorf("strict: %v", err)
+					}
+					return
+				}
+				h.begin(p, a)
+				h.begin(p, b)
+				dir := ""
+				if c.layout.V1 == nil {
+					dir = path.Dir(h.base.Child(groupName(a)).Dirs()[0])
+				}
+				limit := func() (l traffic.Limit) {
+					if dir != "" {
+						var err error
+						l, err = net.Limit(dir)
+						must(t, err)
+					}
+					return l
+				}
+				if got := limit(); got != c.want {
+					t.Errorf("limit %+v, want %+v", got, c.want)
+				}
+				told := h.heard.kinds(Word)
+				if c.problem == "" && len(told) > 0 || c.problem != "" && !slices.ContainsFunc(told, func(text string) bool { return strings.Contains(text, c.problem) }) {
+					t.Errorf("told %q, want %q", told, c.problem)
+				}
+				must(t, h.p.Close()) // and another one goes on
+				h.p = open(t, h.opt)
+				_, err := h.p.Synchronize(context.Background(), []*api.PodSandbox{p}, []*api.Container{a, b})
+				must(t, err)
+				h.stop(p, a)
+				if got := limit(); got != c.want {
+					t.Errorf("one has stopped: limit %+v, want %+v", got, c.want)
+				}
+				h.stop(p, b)
+				if got := limit(); got != (traffic.Limit{}) {
+					t.Errorf("both have stopped: limit %+v", got)
+				}
+			})
+		}
+	}
+}
+
+// A container's packets have the class that its pod names, once its group is there.
+func TestNetClass(t *testing.T) {
+	t.Parallel()
+	var net *fakenet.Network
+	h := newClassHost(t, fakekernel.V2(), func(o *Options) {
+		net = fakenet.New(o.Node.Root.FS(), "eth0")
+		o.Node.Root = traffic.Lay(o.Node.Root, net)
+		o.Node.Classes.Net = &traffic.Config{Devices: map[string]traffic.LinkConfig{"eth0": {Rate: 100e6}}, Classes: map[string]traffic.Share{"bulk": {Priority: 8}}}
+	})
+	p := pod("web", map[string]string{"berth.dev/net": "bulk"})
+	c := container(p, "a", 100)
+	h.begin(p, c)
+	mark, err := net.Mark(h.base.Child(groupName(c)).Dirs()[0])
+	must(t, err)
+	if root, classes := net.Of("eth0"); mark == 0 || classes[mark].Prio != 7 {
+		t.Errorf("mark %x, eth0 has %v with %v; told %q", mark, root, classes, h.heard.kinds(Word))
+	}
+	h.stop(p, c)
+	if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" {
+		t.Errorf("stopped: eth0 has %v", root)
+	}
+}
