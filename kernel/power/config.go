@@ -58,6 +58,9 @@ type Profile struct {
 	UncoreMin string `json:"uncoreMin,omitempty"`
 	// UncoreMax is likewise the upper one.
 	UncoreMax string `json:"uncoreMax,omitempty"`
+	// Scale has Max follow the load of a pool that has the profile; it takes an agent. Default:
+	// none, Max stays as it is.
+	Scale *Scale `json:"scale,omitempty"`
 }
 
 // Names returns the profiles, the built-in ones first.
@@ -170,6 +173,17 @@ func (p Profile) validate(field string, fail func(string, error)) {
 	high, highPercent, err2 := parseClock(p.Max)
 	if p.Min != "" && p.Max != "" && err1 == nil && err2 == nil && lowPercent == highPercent && low > high {
 		fail(field+".min", fmt.Errorf("%s is above max, %s", p.Min, p.Max))
+	}
+	if p.Scale != nil {
+		p.Scale.validate(field+".scale", fail)
+		floor, floorPercent, err := parseClock(p.Scale.Floor)
+		switch {
+		case p.Scale.Floor == "" || err != nil:
+		case p.Max != "" && err2 == nil && floorPercent == highPercent && floor > high:
+			fail(field+".scale.floor", fmt.Errorf("%s is above max, %s", p.Scale.Floor, p.Max))
+		case p.Min != "" && err1 == nil && floorPercent == lowPercent && floor < low:
+			fail(field+".scale.floor", fmt.Errorf("%s is below min, %s", p.Scale.Floor, p.Min))
+		}
 	}
 	for name, text := range map[string]string{"idleLatency": p.IdleLatency, "wakeLatency": p.WakeLatency} {
 		_, err := parseLatency(text)
