@@ -76,7 +76,8 @@ func (c *Config) Names() []string {
 // Has reports whether there is a profile of the name.
 func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name) }
 
-// OfService returns the profile of workloads of a class of service that ask for none; "" is none.
+// OfService returns the profile that a class of service has for its workloads that name none
+// themselves; "" where it has no such profile.
 func (c *Config) OfService(class string) string {
 	if c == nil {
 		return ""
@@ -238,7 +239,7 @@ func parseClock(text string) (n int, percent bool, err error) {
 	return 0, false, fmt.Errorf("%q is no frequency, as in 2.4GHz or 60%%", text)
 }
 
-// clock is a limit in kHz, within the range that the hardware has; 0 is none.
+// clock is a limit in kHz, within the range that the hardware has; 0 where the text is empty.
 func clock(text string, least, most int) int {
 	n, percent, _ := parseClock(text)
 	if percent {

@@ -98,7 +98,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	return d, err
 }
 
-// For returns whose wish a file has (Wish.Who); "" if it is none's.
+// For returns whose wish a file has (Wish.Who); "" where nobody wished for it.
 func (d *Division) For(path string) string { return d.want[path].who }
 
 // settle has limits not cross, and preferences and biases be what governors leave them.
