@@ -133,6 +133,7 @@ type Node struct {
 	// profiles are the power profiles that held at the last look, and power is what CPUs had
 	// when it was last read; guarded by mu.
 	profiles *power.Config
+	scaling  scaling
 	// changedPriorities are I/O priorities that others have changed since the last comparison.
 	changedPriorities []Repair
 	power             *power.Host

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -103,7 +105,11 @@ func (n *Node) powerWishes(v snapshot) []power.Wish {
 	for _, id := range v.ids() {
 		all = append(all, v.workload(id))
 	}
-	return powerWishes(n.classesNow(), all, v.state, n.poolsHaveProfiles(v))
+	wishes := powerWishes(n.classesNow(), all, v.state, n.poolsHaveProfiles(v))
+	for i := range wishes {
+		wishes[i].Level = n.level(wishes[i])
+	}
+	return wishes
 }
 
 // divide gives the CPUs their profiles after a transition. One that changes nobody's leaves
@@ -259,6 +265,12 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 			for _, text := range words {
 				use.Notes = append(use.Notes, w.Who+": "+text)
 			}
+			if level, ok := r.levels[w.Who]; ok && w.Profile.Scale != nil {
+				if use.Levels == nil {
+					use.Levels = map[string]int{}
+				}
+				use.Levels[w.Who] = level.Percent
+			}
 		}
 		if cpus.IsEmpty() && len(use.Notes) == 0 {
 			if _, err := h.Shared(power.Wish{CPUs: h.Online(), Name: name, Profile: r.config.Power.Find(name)}); err != nil {
@@ -273,6 +285,9 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 			use.Settings = append(use.Settings, ClassSetting{"CPUs", cpus.String()})
 			for _, v := range h.InWords(cpus) {
 				use.Settings = append(use.Settings, ClassSetting{v[0], v[1]})
+			}
+			for _, pool := range slices.Sorted(maps.Keys(use.Levels)) {
+				use.Settings = append(use.Settings, ClassSetting{"clock by the load of " + pool, fmt.Sprintf("%d%%", use.Levels[pool])})
 			}
 		}
 		s.Classes = append(s.Classes, use)

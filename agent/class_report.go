@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
@@ -61,6 +62,9 @@ type ClassUse struct {
 	// CPUs are those that have it, of the kind power.
 	CPUs  cpuset.Set `json:"cpus,omitzero"`
 	Notes []string   `json:"notes,omitempty"`
+	// Levels are how far pools need their clocks by their load, in percent of the highest, of a
+	// power profile that scales, by pool.
+	Levels map[string]int `json:"levels,omitempty"`
 	// Partition, Mode and Schemata are of the kind cache.
 	Partition string           `json:"partition,omitempty"`
 	Mode      string           `json:"mode,omitempty"`
@@ -100,7 +104,8 @@ type classReading struct {
 	config    ClassConfig
 	workloads []Workload
 	planned   bool
-	state     *place.State // nil of what is not in force
+	state     *place.State           // nil of what is not in force
+	levels    map[string]power.Level // of pools whose load is measured
 }
 
 // members are the ids of the workloads that have a class.
@@ -116,7 +121,7 @@ func (r *classReading) members(kind ClassKind, name string) (ids []string) {
 // ReportClasses says what classes a configuration has on a host, and which workloads have
 // them. Of one that is planned only the kinds that it defines are told.
 func ReportClasses(fsys fs.FS, c ClassConfig, workloads []Workload, planned bool) (ClassReport, error) {
-	return reportClasses(&classReading{fsys, c, workloads, planned, nil})
+	return reportClasses(&classReading{fsys, c, workloads, planned, nil, nil})
 }
 
 func reportClasses(reading *classReading) (ClassReport, error) {
@@ -153,7 +158,10 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	}
 	c := n.Classes()
 	c.Power = c.Power.At(n.asked.Now())
-	return reportClasses(&classReading{n.root.FS(), c, all, false, state})
+	n.mu.Lock()
+	levels := n.scaling.levels
+	n.mu.Unlock()
+	return reportClasses(&classReading{n.root.FS(), c, all, false, state, levels})
 }
 
 // Defines reports whether a configuration says something of a kind.

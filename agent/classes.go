@@ -328,6 +328,9 @@ func (n *Node) classNotes(w *Workload) (notes []string) {
 	for _, k := range classKinds {
 		switch name := config.ClassOf(k.kind, &w.Spec); {
 		case name == "":
+			if k.kind == PowerClass {
+				notes = append(notes, n.poolNotes(w)...)
+			}
 		case config.defined(k.kind, w) != nil:
 			notes = append(notes, fmt.Sprintf("%s class %q: it is not defined any more, and the workload goes without", k.kind, name))
 		default:

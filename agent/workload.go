@@ -240,6 +240,7 @@ const (
 	Yielded  EventKind = "yielded"  // a value left to someone else
 	Dropped  EventKind = "dropped"  // a record that is of no use, or whose place is gone
 	Restored EventKind = "restored" // everything was given back
+	Scaled   EventKind = "scaled"   // the clock of a pool follows its load
 	Failed   EventKind = "failed"   // the kernel could not be told, and will be again
 )
 

@@ -63,12 +63,14 @@ func uncore(h *host) Capability {
 	return missing("no dies", "there is no intel_uncore_frequency", "modprobe intel_uncore_frequency, on a server")
 }
 
-// speedSelect judges Intel's priorities among cores (SST), which a mailbox sets
-// (Documentation/admin-guide/pm/intel-speed-select.rst).
+// speedSelect judges Intel's priorities among cores and their turbo (SST-CP, SST-TF), which a
+// mailbox of the processor sets (Documentation/admin-guide/pm/intel-speed-select.rst). The kernel
+// hands its commands on and documents none (linux/isst_if.h): what they do is the firmware's to
+// say, so not even reading is tried. Base frequencies (SST-BF) are in cpufreq, and count in placing.
 func speedSelect(h *host) Capability {
 	switch {
 	case h.exists("dev/isst_interface"):
-		return limited("isst_interface", "Berth has no library for its mailbox", "intel-speed-select sets it by hand")
+		return limited("isst_interface", "Berth does not speak the mailbox that sets priorities and turbo (SST-CP, SST-TF); base frequencies (SST-BF) count in placing", "intel-speed-select sets them by hand")
 	case h.flags.has("hypervisor"):
 		return missing("no mailbox", hypervisors, "")
 	case h.flags.vendor != "GenuineIntel":

@@ -3,7 +3,9 @@ package doctor
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/fstest"
 
 	"berth.dev/berth/internal/fakekernel"
 )
@@ -33,6 +35,32 @@ func TestPower(t *testing.T) {
 		}
 		if c, _ := r.Get("uncore"); host == "intel_pstate" && c.Found != "1 die, 1.2 to 2.4 GHz" {
 			t.Errorf("uncore: %q", c.Found)
+		}
+	}
+}
+
+// Priorities and turbo of SST are never set: what is lacking, or that Berth is, is told with
+// the reason and what helps.
+func TestSpeedSelect(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		cpuinfo string
+		mailbox bool
+		want    State
+		reason  string
+	}{
+		{"vendor_id\t: GenuineIntel\nflags\t\t: fpu\n", true, Limited, "SST-CP, SST-TF"},
+		{"vendor_id\t: GenuineIntel\nflags\t\t: fpu\n", false, Missing, "no /dev/isst_interface"},
+		{"vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n", false, Missing, "hypervisor"},
+		{"vendor_id\t: AuthenticAMD\nflags\t\t: fpu\n", false, NotApplicable, "only servers of Intel"},
+	} {
+		host := fstest.MapFS{"proc/cpuinfo": {Data: []byte("processor\t: 0\n" + tc.cpuinfo)}}
+		if tc.mailbox {
+			host["dev/isst_interface"] = &fstest.MapFile{}
+		}
+		c, _ := Look(host, Probes{}).Get("speed-select")
+		if c.State != tc.want || !strings.Contains(c.Reason, tc.reason) || c.State == Limited && c.Remedy == "" {
+			t.Errorf("%q, mailbox %v: %+v, want %s", tc.cpuinfo, tc.mailbox, c, tc.want)
 		}
 	}
 }

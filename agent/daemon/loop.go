@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -77,6 +78,7 @@ type loop struct {
 	strange     bool
 	leftOut     map[string]bool            // see leaveOut
 	warn        func(id string, err error) // takes what leaveOut says
+	scaled      string                     // the last error of scale
 	// guard is told a configuration that is in force.
 	guard func(*config.NodeConfig)
 	// file is where the configuration is kept, versions those that were in force.
@@ -150,10 +152,18 @@ func (l *loop) run(ctx context.Context, src sources) error {
 	if src.present > 0 {
 		asks = nil // until all of them are known: what is previewed or applied is about all
 	}
+	load := time.NewTicker(power.ScaleEvery) // it wakes nobody while nobody waits for it
+	defer load.Stop()
 	for {
+		var scale <-chan time.Time
+		if l.conf.Classes.Power.Scales() {
+			scale = load.C
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-scale:
+			l.scale(ctx)
 		case e := <-src.groups:
 			if src.present--; src.present == 0 {
 				asks = l.asks
@@ -185,6 +195,15 @@ func (l *loop) run(ctx context.Context, src sources) error {
 		case <-alive:
 			l.complain(src.tell("WATCHDOG=1"))
 		}
+	}
+}
+
+// scale has the clocks of pools follow their load, and tells an error when it is another one.
+func (l *loop) scale(ctx context.Context) {
+	err := l.keeper.do(ctx, func(n *agent.Node) error { return n.Scale(ctx) })
+	if text := fmt.Sprint(err); text != l.scaled {
+		l.scaled = text
+		l.complain(err)
 	}
 }
 

@@ -20,6 +20,9 @@ func (s scrape) classUse(r agent.ClassReport) {
 			s.gauge("berth_class_workloads", float64(c.Placed()), string(k.Kind), label(c.Name))
 			if k.Kind == agent.PowerClass {
 				s.gauge("berth_power_profile_cpus", float64(c.CPUs.Len()), label(c.Name))
+				for pool, percent := range c.Levels {
+					s.gauge("berth_power_pool_clock_ratio", float64(percent)/100, pool)
+				}
 			}
 		}
 	}

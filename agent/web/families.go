@@ -60,6 +60,7 @@ func families(podLabels bool) []family {
 		{"berth_workloads", "Workloads that have a place.", []string{"class"}},
 		{"berth_class_workloads", "Workloads that have a cache, I/O, power or network class, by kind.", []string{"kind", "name"}},
 		{"berth_power_profile_cpus", "CPUs that have a power profile, those that no workload owns too.", []string{"name"}},
+		{"berth_power_pool_clock_ratio", "How much of the highest clock a pool needs by its load; absent unless its power profile scales.", []string{"pool"}},
 		{"berth_hidden_workloads", "Placed workloads that have no series of their own, as there are too many.", nil},
 
 		{"berth_workload_cpus", "CPUs that the workload may run on now.", workload()},

@@ -81,7 +81,7 @@ func testView() *view {
 		config: api.Config{Loaded: time.Unix(1000, 0), Config: &config.NodeConfig{Classes: config.Classes{Net: &traffic.Config{}}}},
 		classes: agent.ClassReport{Kinds: []agent.ClassSection{
 			{Kind: agent.CacheClass, Classes: []agent.ClassUse{{Name: "gold", Workloads: []string{"web"}}, {Name: "bulk"}, {Name: "pod-a", Foreign: true}}},
-			{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5")}}},
+			{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5"), Levels: map[string]int{"the shared CPUs": 55}}}},
 			{Kind: agent.NetClass, Classes: []agent.ClassUse{{Name: "bulk", Links: []agent.ClassLink{{Device: "eth0", Floor: 10e6, Ceiling: 50e6, Priority: 8}}}}},
 		}},
 		machine: api.Machine{
@@ -422,7 +422,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("nothing shows %s", f.name)
 		}
 	}
-	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "name", "network_class", "device"}
+	labels := []string{"workload", "class", "node", "cache", "mode", "resource", "type", "event", "kind", "reason", "scope", "signal", "direction", "backend", "policy", "remedy", "outcome", "cache_class", "unit", "name", "network_class", "device", "pool"}
 	for name, f := range all {
 		if got, want := f.GetType() == dto.MetricType_COUNTER, strings.HasSuffix(name, "_total"); got != want {
 			t.Errorf("%s is a %v", name, f.GetType())

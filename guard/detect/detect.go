@@ -107,6 +107,7 @@ type workload struct {
 	pressed  uint8               // likewise: it was short of memory
 	slow     uint8               // likewise: its instructions took longer than usual
 	onset    watch.Time          // of that: the end of the last window before in which they did not
+	pressure watch.Time          // the onset of pressure on its memory, likewise
 	usualUse Mean                // CPU use in the windows from which the usual parts of its wait are known
 	puzzled  int                 // unusual windows in a row without a finding
 	seen     int                 // windows judged, up to lookBack
@@ -360,6 +361,9 @@ func (d *Detector) judge(w *workload) {
 	w.slow = shift(w.slow) | bit(w.stands(CPI))
 	if w.slow&1 == 0 && bits.OnesCount8(w.slow) < agree {
 		w.onset = w.to
+	}
+	if w.pressed&1 == 0 && bits.OnesCount8(w.pressed) < agree {
+		w.pressure = w.to
 	}
 }
 

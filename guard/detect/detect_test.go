@@ -134,6 +134,39 @@ func TestOccupancyInTurns(t *testing.T) {
 	}
 }
 
+// Who grew most is told by what is known since the onset: a group that was last seen before it
+// may have grown since, and then nobody is named.
+func TestGrowthSinceOnset(t *testing.T) {
+	t.Parallel()
+	for label, q := range map[string]watch.Quantity{"reclaim": watch.Memory, "sibling": watch.CPUTime} {
+		for _, tc := range []struct {
+			name    string
+			last    int // the window in which another group was last seen
+			accused bool
+		}{
+			{"always", 1 << 20, true},
+			{"since soon after the onset", simQuiet + 1, true},
+			{"from just before the onset", simQuiet - 2, false},
+		} {
+			batches, ends := simulate(named(label), 3, 1)
+			for i := range batches {
+				batches[i] = slices.DeleteFunc(batches[i], func(s watch.Sample) bool {
+					return s.Quantity == q && s.Subject.Name == "mail" && i > tc.last
+				})
+			}
+			accused := 0
+			for i, f := range run(newDetector(t), batches, ends) {
+				if i < simQuiet+12 && slices.ContainsFunc(f, func(f detect.Finding) bool { return f.Suspect != "" }) {
+					accused++
+				}
+			}
+			if accused > 0 != tc.accused {
+				t.Errorf("%s, another group was seen %s: %d windows accuse, want some: %v", label, tc.name, accused, tc.accused)
+			}
+		}
+	}
+}
+
 // A disturbance does not become usual while it lasts, whether it was there from the
 // start or came later, even if it takes little of the victim's time and the CPUs are
 // not full.

@@ -127,13 +127,18 @@ func (m *meter) level(from, to watch.Time) float64 {
 	return v
 }
 
-// lately is the level in the window or, where that is missing, over the last ten;
-// fresh says which.
+// lately is the level in the window or, where that is missing, over the last ten; fresh says
+// which.
 func (m *meter) lately(from, to watch.Time) (v float64, fresh bool) {
+	return m.latelySince(from, to, 0)
+}
+
+// latelySince is lately without what was before an instant.
+func (m *meter) latelySince(from, to, since watch.Time) (v float64, fresh bool) {
 	if v := m.level(from, to); !math.IsNaN(v) {
 		return v, true
 	}
-	v, known := m.series.Mean(to-10*(to-from), to)
+	v, known := m.series.Mean(max(to-10*(to-from), since), to)
 	if known == 0 {
 		return math.NaN(), false
 	}

@@ -116,11 +116,16 @@ func correlation(use, excess *ring) float64 {
 	return weighted / sum
 }
 
-// grownMost says who grew most since nobody suffered, of what all grew by. A
-// suspect whose present level is missing counts with that of the last windows, of a cache with
-// the last one since the onset (heldWindows), and is not named; without one, nobody is.
+// grownMost says who grew most since nobody suffered, of what all grew by. A suspect whose
+// present level is missing counts with that since the onset (of the last windows; of a cache the
+// last one, heldWindows), and is not named; without one, nobody is: what it had before the
+// onset says nothing of what it grew by.
 func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, least float64, near func(*workload) bool) claim {
 	var c claims
+	onset := w.onset
+	if q == watch.Memory {
+		onset = w.pressure
+	}
 	for _, s := range d.workloads {
 		if s != w && near != nil && !near(s) {
 			continue
@@ -132,9 +137,9 @@ func (d *Detector) grownMost(w *workload, q watch.Quantity, part watch.Part, lea
 		if at == nil {
 			continue
 		}
-		level, fresh := at.lately(w.from, w.to)
+		level, fresh := at.latelySince(w.from, w.to, onset)
 		if q == watch.LLCOccupancy {
-			level, fresh = at.held(w.from, w.to, w.onset)
+			level, fresh = at.held(w.from, w.to, onset)
 		}
 		if math.IsNaN(level) {
 			return claim{}

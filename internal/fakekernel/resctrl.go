@@ -95,8 +95,8 @@ func ResctrlCPUs() map[string]Resctrl {
 	sapphire.Lines[1].Throttle = "per-thread"
 	return map[string]Resctrl{
 		"skylake": intel(0x7ff, 0x600, 16, false, false), "skylake-cdp": intel(0x7ff, 0x600, 16, true, false),
-		"icelake": intel(0xfff, 0xc00, 15, false, false), "sapphirerapids": sapphire, "emeraldrapids-cdp": intel(0xfffff, 0, 15, true, true),
-		"zen2": amd(8, false, 0), "zen4": amd(12, true, 0), "zen5": amd(16, true, 32),
+		"icelake": intel(0xfff, 0xc00, 15, false, false), "sapphirerapids": sapphire, "emeraldrapids": intel(0xfffff, 0, 15, false, true), "emeraldrapids-cdp": intel(0xfffff, 0, 15, true, true),
+		"zen2": amd(8, false, 0), "zen3": amd(8, false, 0), "zen4": amd(12, true, 0), "zen5": amd(16, true, 32),
 		"mpam": {Domains: []int{1, 2, 7}, RMIDs: 64, Events: mbm[:1], Lines: []ResctrlLine{
 			{Name: "L3", CLOSIDs: 32, Mask: 0xffff, MinBits: 1, Sparse: true}, {Name: "MB", CLOSIDs: 32, Min: 1, Step: 1, Max: 100},
 		}},

@@ -106,7 +106,7 @@ func Rooms() []Room {
 		}},
 		{Path: "doctor", May: []string{"cpuset", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "watch/proc"}},
 		{Path: "agent", May: []string{
-			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "kernel/traffic", "place", "place/berth", "guard/actuate",
+			"cpuset", "desired", "internal/strictyaml", "machine", "machine/sysfs", "kernel/knob", "kernel", "kernel/blockio", "kernel/cgroup", "kernel/power", "kernel/resctrl", "kernel/sched", "kernel/systemd", "kernel/traffic", "watch/proc", "place", "place/berth", "guard/actuate",
 		}},
 		{Path: "agent/api", May: []string{
 			"cpuset", "machine", "kernel", "watch", "watch/cgroupstat", "place", "agent", "agent/config", "guard", "guard/control", "guard/detect",

@@ -183,7 +183,8 @@ func (c *Config) Has(name string) bool {
 	return ok
 }
 
-// OfService returns the class of workloads of a class of service that ask for none; "" is none.
+// OfService returns the class that a class of service has for its workloads that name none
+// themselves; "" where it has no such class.
 func (c *Config) OfService(class string) string { return c.Service[class] }
 
 // Priority returns that of the processes of a class, "" if it is to be left.

@@ -58,6 +58,9 @@ type Profile struct {
 	UncoreMin string `json:"uncoreMin,omitempty"`
 	// UncoreMax is likewise the upper one.
 	UncoreMax string `json:"uncoreMax,omitempty"`
+	// Scale has Max follow the load of a pool that has the profile; it takes an agent. Default:
+	// none, Max stays as it is.
+	Scale *Scale `json:"scale,omitempty"`
 }
 
 // Names returns the profiles, the built-in ones first.
@@ -73,7 +76,8 @@ func (c *Config) Names() []string {
 // Has reports whether there is a profile of the name.
 func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name) }
 
-// OfService returns the profile of workloads of a class of service that ask for none; "" is none.
+// OfService returns the profile that a class of service has for its workloads that name none
+// themselves; "" where it has no such profile.
 func (c *Config) OfService(class string) string {
 	if c == nil {
 		return ""
@@ -171,6 +175,17 @@ func (p Profile) validate(field string, fail func(string, error)) {
 	if p.Min != "" && p.Max != "" && err1 == nil && err2 == nil && lowPercent == highPercent && low > high {
 		fail(field+".min", fmt.Errorf("%s is above max, %s", p.Min, p.Max))
 	}
+	if p.Scale != nil {
+		p.Scale.validate(field+".scale", fail)
+		floor, floorPercent, err := parseClock(p.Scale.Floor)
+		switch {
+		case p.Scale.Floor == "" || err != nil:
+		case p.Max != "" && err2 == nil && floorPercent == highPercent && floor > high:
+			fail(field+".scale.floor", fmt.Errorf("%s is above max, %s", p.Scale.Floor, p.Max))
+		case p.Min != "" && err1 == nil && floorPercent == lowPercent && floor < low:
+			fail(field+".scale.floor", fmt.Errorf("%s is below min, %s", p.Scale.Floor, p.Min))
+		}
+	}
 	for name, text := range map[string]string{"idleLatency": p.IdleLatency, "wakeLatency": p.WakeLatency} {
 		_, err := parseLatency(text)
 		fail(field+"."+name, err)
@@ -224,7 +239,7 @@ func parseClock(text string) (n int, percent bool, err error) {
 	return 0, false, fmt.Errorf("%q is no frequency, as in 2.4GHz or 60%%", text)
 }
 
-// clock is a limit in kHz, within the range that the hardware has; 0 is none.
+// clock is a limit in kHz, within the range that the hardware has; 0 where the text is empty.
 func clock(text string, least, most int) int {
 	n, percent, _ := parseClock(text)
 	if percent {

@@ -16,6 +16,16 @@ type Wish struct {
 	CPUs    cpuset.Set
 	Name    string // of the profile
 	Profile Profile
+	// Level is how far a pool needs its clock, with a profile that scales (Level.Percent).
+	Level int
+}
+
+// why is what a setting is for.
+func (w Wish) why(file string) string {
+	if text := "profile " + w.Name + " of " + w.Who; w.Level == 0 || !strings.HasSuffix(file, maxFile) {
+		return text
+	}
+	return fmt.Sprintf("profile %s of %s, whose load needs %d%% of the highest clock", w.Name, w.Who, w.Level)
 }
 
 // Division is what wishes of different CPUs come to.
@@ -44,12 +54,12 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	asked := map[string][]asks{} // by path
 	for i, w := range wishes {
 		p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
-		if err := p.profile(w.Profile); err != nil {
+		if err := p.profile(w.Profile, w.Level); err != nil {
 			d.Errs[i] = fmt.Errorf("power profile %s: %w", w.Name, err)
 			continue
 		}
 		for path, v := range p.want {
-			v.why, v.who = "profile "+w.Name+" of "+w.Who, w.Who
+			v.why, v.who = w.why(path), w.Who
 			asked[path] = append(asked[path], asks{v, w.CPUs})
 		}
 	}
@@ -88,7 +98,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	return d, err
 }
 
-// For returns whose wish a file has (Wish.Who); "" if it is none's.
+// For returns whose wish a file has (Wish.Who); "" where nobody wished for it.
 func (d *Division) For(path string) string { return d.want[path].who }
 
 // settle has limits not cross, and preferences and biases be what governors leave them.
@@ -171,7 +181,7 @@ func (d *Division) Keeps(path string, was func(path string) (text string, change
 // says what of the wish this host cannot do.
 func (h *Host) Shared(w Wish) (words []string, err error) {
 	p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
-	if err := p.profile(w.Profile); err != nil {
+	if err := p.profile(w.Profile, w.Level); err != nil {
 		return nil, fmt.Errorf("power profile %s: %w", w.Name, err)
 	}
 	for s := range h.settings() {

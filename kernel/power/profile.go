@@ -58,21 +58,21 @@ func (h *Host) Profile(cpus cpuset.Set, name string) (kernel.Plan, error) {
 	if builtinOf(name) == nil {
 		return nil, fmt.Errorf("power profile %q: not one of %v%s", name, Builtins(), strictyaml.Nearest(name, Builtins()))
 	}
-	plan, err := h.planned(cpus, func(p *planner) error { return p.profile(Profile{Like: name}) })
+	plan, err := h.planned(cpus, func(p *planner) error { return p.profile(Profile{Like: name}, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("power profile %s: %w", name, err)
 	}
 	return plan, nil
 }
 
-// profile takes what a profile comes to on each policy and CPU.
-func (p *planner) profile(profile Profile) error {
+// profile takes what a profile comes to on each policy and CPU, at a level if it scales.
+func (p *planner) profile(profile Profile, level int) error {
 	s, err := profile.settings()
 	if err != nil {
 		return err
 	}
 	like := builtinOf(profile.Like)
-	if like != nil || profile.Min != "" || profile.Max != "" {
+	if like != nil || profile.Min != "" || profile.Max != "" || profile.Scale != nil {
 		if _, err := p.policies(); err != nil {
 			return err
 		}
@@ -90,6 +90,9 @@ func (p *planner) profile(profile Profile) error {
 			of = like.on(policy, s)
 		}
 		of.Min, of.Max = clock(profile.Min, policy.Least, policy.Most), clock(profile.Max, policy.Least, policy.Most)
+		if profile.Scale != nil && level > 0 {
+			of.Max = profile.limit(policy, level)
+		}
 		return of
 	}, s)
 }

@@ -116,7 +116,8 @@ func (c *Config) Has(name string) bool {
 	return false
 }
 
-// OfService returns the class of workloads of a class of service that ask for none; "" is none.
+// OfService returns the class that a class of service has for its workloads that name none
+// themselves; "" where it has no such class.
 func (c *Config) OfService(class string) string { return c.Service[class] }
 
 // Canonical returns the name of a class; that of the default group has several.
@@ -309,7 +310,7 @@ func contiguous(mask uint64) bool {
 }
 
 // byDomain reads an allocation by cache ids: the value of a domain is the one that names it,
-// else that of "all". ok is false if there is none.
+// else that of "all". ok is false where neither is given.
 type byDomain struct {
 	all   any
 	some  map[int]any

@@ -195,7 +195,8 @@ func (c *Config) Links() map[string]LinkConfig {
 // Has reports whether there is a class of the name.
 func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name) }
 
-// OfService returns the class of workloads of a class of service that ask for none; "" is none.
+// OfService returns the class that a class of service has for its workloads that name none
+// themselves; "" where it has no such class.
 func (c *Config) OfService(class string) string { return c.Service[class] }
 
 var (

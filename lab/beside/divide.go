@@ -28,8 +28,8 @@ type division struct {
 
 func fixed(n int) func(int, int) int { return func(int, int) int { return n } }
 
-// groupPrefix is in front of a role in the name of its group of resctrl, which is none of a class
-// or of the guard: an agent leaves it alone.
+// groupPrefix is in front of a role in the name of its group of resctrl. Neither classes nor the
+// guard have groups of such names, so an agent leaves it alone.
 const groupPrefix = "lab-berth-"
 
 // of are the lines of each role's group, where work of both had those of a group before.

@@ -69,8 +69,8 @@ var linkFiles = []struct {
 
 // Read appends NetSent, NetReceived, NetPacketsSent, NetPacketsReceived, LinkDropped,
 // LinkQueued and LinkRate of each link that is up, stamped with now. The rate is that of
-// its queue, or of the classes of an HTB, if they have a limit, else that of the device;
-// where neither tells one there is none, as of most virtual devices.
+// its queue, or of the classes of an HTB, if they have a limit, else that of the device.
+// LinkRate is left out where neither tells one, as with most virtual devices.
 func (l *Links) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	queues := map[int]queue{}
 	if l.nl != nil {

@@ -225,7 +225,7 @@ const (
 	sizeofDiag   = 72 // struct inet_diag_msg
 	diagBytecode = 1  // INET_DIAG_REQ_BYTECODE
 	diagInfo     = 2  // INET_DIAG_INFO
-	diagGroup    = 21 // INET_DIAG_CGROUP_ID, since Linux 5.9
+	diagGroup    = 21 // INET_DIAG_CGROUP_ID, since Linux 5.9 by its history; tried on 6.18 only
 	// The states of TCP in which data is on its way: established, fin-wait-1, close-wait,
 	// last-ack, closing.
 	diagStates = 1<<1 | 1<<4 | 1<<8 | 1<<9 | 1<<11
