@@ -112,6 +112,8 @@ type workload struct {
 	seen     int                 // windows judged, up to lookBack
 	// quotaUntil is until when its quota, which ran out, may explain what is seen.
 	quotaUntil watch.Time
+	// ownUntil likewise: a burst of its own, in which its threads waited for each other.
+	ownUntil watch.Time
 }
 
 // history is what the last windows said about one resource.
@@ -130,6 +132,8 @@ type verdict struct {
 	own      bool // it is the victim's own doing
 	evidence []Evidence
 	missing  []Signal
+	probed   bool    // the run-queue probe tells of the suspect
+	most     float64 // limits the strength of the symptom to what the suspect has done; 0 does not
 }
 
 // New returns a Detector without workloads.
@@ -378,7 +382,9 @@ func (w *workload) file(r Resource, v verdict) {
 	h := &w.history[r]
 	h.agree |= 1
 	h.suspects[0], h.shares[0], h.last = v.suspect, v.share, v
-	h.strengths[0] = w.strength(r)
+	if h.strengths[0] = w.strength(r); v.most > 0 {
+		h.strengths[0] = min(h.strengths[0], v.most)
+	}
 }
 
 // clear forgets all that was said about resources: something else explains it.

@@ -45,20 +45,34 @@ func (c *claims) claim(total, least float64) claim {
 }
 
 // queuedMost returns the group that had the CPU for most of the workload's run delay above
-// the baseline. A group that had it for a small part of the run delay, or hardly more than
-// usual, is not named.
+// the baseline; of groups alone where that is enough to be a symptom in itself, as those in no group
+// may hide one against which something can be done. A group that had it for a small part of the run
+// delay, or hardly more than usual, is not named.
 func (w *workload) queuedMost() claim {
-	var c claims
+	var all, groups claims
 	for i := range w.all {
 		at := &w.all[i]
 		if at.quantity != watch.QueuedBy || at.by == w.Group {
 			continue
 		}
-		if v := at.level(w.from, w.to); v >= notable*w.queued.foreign && !w.asUsual(at, v) {
-			c.add(at.by, w.beyond(at, v), true)
+		v := at.level(w.from, w.to)
+		if !(v >= notable*w.queued.foreign) || w.asUsual(at, v) {
+			continue
+		}
+		beyond := w.beyond(at, v)
+		all.add(at.by, beyond, true)
+		if least, _ := floor(Imposed); !InNoGroup(at.by) && w.imposed(beyond) >= least {
+			groups.add(at.by, beyond, true)
 		}
 	}
-	return c.claim(w.queued.grown, leastWait)
+	if c := all.claim(w.queued.grown, leastWait); c.name != "" && !InNoGroup(c.name) {
+		return c
+	}
+	if c := groups.claim(w.queued.byGroups, leastWait); c.name != "" {
+		c.share = min(groups.most/w.queued.grown, 1)
+		return c
+	}
+	return all.claim(w.queued.grown, leastWait)
 }
 
 // mayUse says whether the workload may run on one of the CPUs.

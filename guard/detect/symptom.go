@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -68,18 +69,26 @@ func (w *workload) strengthOf(s Signal) float64 {
 	return w.value[s] / threshold
 }
 
-// typical is the median strength of the windows that agree.
+// typical is the median strength of the windows that agree. Where the run-queue
+// probe tells of the suspect, it is no more than their mean over all windows since the first of them,
+// as 0 in those that do not: who happens to run while the workload waits is chance in a short window, and
+// those that agree are the worst.
 func (h *history) typical() float64 {
 	var of [lookBack]float64
-	agreeing := of[:0]
+	agreeing, sum := of[:0], 0.0
 	for i, v := range h.strengths {
 		if h.agree>>i&1 == 1 && !math.IsNaN(v) {
 			agreeing = append(agreeing, v)
+			sum += v
 		}
 	}
 	if len(agreeing) == 0 {
 		return 0
 	}
 	slices.Sort(agreeing)
-	return agreeing[len(agreeing)/2]
+	median := agreeing[len(agreeing)/2]
+	if h.last.probed {
+		return min(median, sum/float64(bits.Len8(h.agree)))
+	}
+	return median
 }
