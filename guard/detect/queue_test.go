@@ -128,9 +128,12 @@ func TestGroupBesideOthers(t *testing.T) {
 // after a burst of the workload's own.
 func TestStrengthOfTheSuspect(t *testing.T) {
 	t.Parallel()
-	w := queuing(t, map[string]float64{"web": 0.2, "hog": 0}, map[string]float64{"web": 0.2, "hog": 5}).byGroup["web"]
+	w := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3}).byGroup["web"]
 	c := w.queuedMost()
-	want := 5 / 25.2 / 0.1
+	want := 5 / 28.2 / 0.1
+	if h := w.history[CPU]; math.Abs(h.strengths[0]-want) > 1e-9 || !h.last.probed {
+		t.Errorf("filed as %g, want %g: %+v", h.strengths[0], want, h.last)
+	}
 	if got := w.mostOf(c); math.Abs(got-want) > 1e-9 {
 		t.Errorf("%g, want %g", got, want)
 	}
