@@ -122,6 +122,7 @@ type history struct {
 	suspects  [lookBack]string
 	shares    [lookBack]float64
 	strengths [lookBack]float64 // of the symptom, in windows that agree
+	against   [lookBack]float64 // of what speaks against the suspect, likewise
 	last      verdict
 }
 
@@ -133,7 +134,7 @@ type verdict struct {
 	evidence []Evidence
 	missing  []Signal
 	probed   bool    // the run-queue probe tells of the suspect
-	most     float64 // limits the strength of the symptom to what the suspect has done; 0 does not
+	most     float64 // limits the strength against the suspect to what it has done; 0 does not
 }
 
 // New returns a Detector without workloads.
@@ -375,6 +376,7 @@ func (h *history) shift() {
 	copy(h.suspects[1:], h.suspects[:])
 	copy(h.shares[1:], h.shares[:])
 	copy(h.strengths[1:], h.strengths[:])
+	copy(h.against[1:], h.against[:])
 }
 
 // file notes that the window agrees with a verdict.
@@ -382,8 +384,9 @@ func (w *workload) file(r Resource, v verdict) {
 	h := &w.history[r]
 	h.agree |= 1
 	h.suspects[0], h.shares[0], h.last = v.suspect, v.share, v
-	if h.strengths[0] = w.strength(r); v.most > 0 {
-		h.strengths[0] = min(h.strengths[0], v.most)
+	h.strengths[0] = w.strength(r)
+	if h.against[0] = h.strengths[0]; v.most > 0 {
+		h.against[0] = min(h.against[0], v.most)
 	}
 }
 

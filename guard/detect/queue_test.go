@@ -124,15 +124,15 @@ func TestGroupBesideOthers(t *testing.T) {
 	}
 }
 
-// A symptom is as strong as what the suspect imposes where nothing else tells of it, and half as strong
-// after a burst of the workload's own.
+// What speaks against a suspect is as strong as what it imposes where nothing else tells of it, and half
+// as strong after a burst of the workload's own.
 func TestStrengthOfTheSuspect(t *testing.T) {
 	t.Parallel()
 	w := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3}).byGroup["web"]
 	c := w.queuedMost()
 	want := 5 / 28.2 / 0.1
-	if h := w.history[CPU]; math.Abs(h.strengths[0]-want) > 1e-9 || !h.last.probed {
-		t.Errorf("filed as %g, want %g: %+v", h.strengths[0], want, h.last)
+	if h := w.history[CPU]; math.Abs(h.against[0]-want) > 1e-9 || h.strengths[0] <= want || !h.last.probed {
+		t.Errorf("filed as %g of %g, want %g: %+v", h.against[0], h.strengths[0], want, h.last)
 	}
 	if got := w.mostOf(c); math.Abs(got-want) > 1e-9 {
 		t.Errorf("%g, want %g", got, want)
@@ -152,15 +152,15 @@ func TestStrengthOfTheSuspect(t *testing.T) {
 }
 
 // Windows that do not agree count where the run-queue probe tells of the suspect.
-func TestTypicalCountsAllWindows(t *testing.T) {
+func TestEvidentCountsAllWindows(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		agree  uint8
 		probed bool
 		want   float64
 	}{{0b111, true, 1.5}, {0b10101, true, 0.9}, {0b10101, false, 1.5}, {0b1110, true, 1.125}, {0, true, 0}} {
-		h := history{agree: tc.agree, strengths: [lookBack]float64{1.5, 1.5, 1.5, 1.5, 1.5}, last: verdict{probed: tc.probed}}
-		if got := h.typical(); math.Abs(got-tc.want) > 1e-9 {
+		h := history{agree: tc.agree, against: [lookBack]float64{1.5, 1.5, 1.5, 1.5, 1.5}, last: verdict{probed: tc.probed}}
+		if got := h.evident(); math.Abs(got-tc.want) > 1e-9 {
 			t.Errorf("%b, probed %v: %g, want %g", tc.agree, tc.probed, got, tc.want)
 		}
 	}

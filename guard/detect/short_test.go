@@ -1,6 +1,7 @@
 package detect_test
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -80,13 +81,13 @@ func shortRun(t *testing.T, seed uint64, window time.Duration, windows int, scen
 		for _, f := range d.Near().Judge(watch.Time(h.now)) {
 			s, _ := d.Near().Symptom(f.Victim, f.Resource)
 			switch {
-			case f.Resource != detect.CPU || detect.InNoGroup(f.Suspect) || f.Suspect == "" || s.Strength < 1 || s.Typical < 1.2:
+			case f.Resource != detect.CPU || detect.InNoGroup(f.Suspect) || f.Suspect == "" || s.Strength < 1 || cmp.Or(s.Evident, s.Typical) < 1.2:
 			case !slices.Contains(scene.culprits, f.Suspect):
 				o.wrong++
 			case o.first == 0 && h.now > onset:
 				o.first = int((h.now - onset + window - 1) / window)
 			}
-			if f.Resource == detect.CPU && !detect.InNoGroup(f.Suspect) && f.Suspect != "" && s.Strength >= 1 && s.Typical >= 1.2 && o.named == "" && h.now > onset {
+			if f.Resource == detect.CPU && !detect.InNoGroup(f.Suspect) && f.Suspect != "" && s.Strength >= 1 && cmp.Or(s.Evident, s.Typical) >= 1.2 && o.named == "" && h.now > onset {
 				o.named = f.Suspect
 			}
 		}
