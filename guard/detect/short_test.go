@@ -221,7 +221,7 @@ func hardScenes(demand float64) []shortScene {
 // TestHarderTruths: of runs over the harder truths, with 40 ms windows at three demands, the answer is
 // right in 97 of 100 of each at least. An innocent group is accused so that the guard would act in one of
 // 300 at most, and in 3 of 100 (or one) of any truth and demand. BERTH_SIM is how many runs each has, or
-// "full": docs/measurements/detection.md has their table.
+// "full": docs/measurements/harder-truths.md has their table.
 func TestHarderTruths(t *testing.T) {
 	t.Parallel()
 	const window = 40 * time.Millisecond
