@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -227,7 +228,7 @@ func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
 	v := verdict{suspect: c.name, share: 1, evidence: evidence, missing: w.missing(resourceInfos[r].useful...)}
 	if c.name != "" {
 		v.share = c.share
-		v.evidence = append(evidence, w.against(c.name, s, c.share, antagonist))
+		v.evidence = append(evidence, w.against(c.name, s, c.share, cmp.Or(c.least, antagonist)))
 	}
 	if v.probed = c.name != "" && s == QueueShare; v.probed {
 		v.most = w.mostOf(c)

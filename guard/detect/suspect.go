@@ -12,7 +12,8 @@ import (
 type claim struct {
 	name  string // "" if nobody has enough
 	share float64
-	known bool // there is something to have a part of
+	known bool    // there is something to have a part of
+	least float64 // what the share had to be; 0 is antagonist
 }
 
 // claims adds up parts and keeps the greatest that is another's.
@@ -39,7 +40,7 @@ func (c *claims) claim(total, least float64) claim {
 		return claim{}
 	}
 	if share := c.most / total; share >= antagonist && !c.stale {
-		return claim{c.who, min(share, 1), true}
+		return claim{name: c.who, share: min(share, 1), known: true}
 	}
 	return claim{known: !c.stale}
 }
@@ -50,6 +51,7 @@ func (c *claims) claim(total, least float64) claim {
 // delay, or hardly more than usual, is not named.
 func (w *workload) queuedMost() claim {
 	var all, groups claims
+	limit, _ := floor(Imposed)
 	for i := range w.all {
 		at := &w.all[i]
 		if at.quantity != watch.QueuedBy || at.by == w.Group {
@@ -61,18 +63,20 @@ func (w *workload) queuedMost() claim {
 		}
 		beyond := w.beyond(at, v)
 		all.add(at.by, beyond, true)
-		if least, _ := floor(Imposed); !InNoGroup(at.by) && w.imposed(beyond) >= least {
+		if !InNoGroup(at.by) && w.imposed(beyond) >= limit {
 			groups.add(at.by, beyond, true)
 		}
 	}
-	if c := all.claim(w.queued.grown, leastWait); c.name != "" && !InNoGroup(c.name) {
-		return c
+	most := all.claim(w.queued.grown, leastWait)
+	if most.name != "" && !InNoGroup(most.name) {
+		return most
 	}
 	if c := groups.claim(w.queued.byGroups, leastWait); c.name != "" {
 		c.share = min(groups.most/w.queued.grown, 1)
+		c.least = limit * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
 		return c
 	}
-	return all.claim(w.queued.grown, leastWait)
+	return most
 }
 
 // mayUse says whether the workload may run on one of the CPUs.
