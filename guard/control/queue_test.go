@@ -103,15 +103,16 @@ func TestTrialAmidOwnQueue(t *testing.T) {
 	})
 }
 
-// What hardly stands out is reported, and nobody is acted on for it.
+// What hardly stands out is reported, and nobody is acted on for it; nor where little of it speaks
+// against the suspect.
 func TestWeakSymptom(t *testing.T) {
 	t.Parallel()
-	for typical, acts := range map[float64]bool{1.1: false, 1.3: true} {
+	for strength, acts := range map[[2]float64]bool{{1.1, 0}: false, {1.3, 0}: true, {1.3, 1.1}: false, {1.4, 1.3}: true} {
 		synctest.Test(t, func(t *testing.T) {
 			q := queue{paper: onPaper(t, 16), free: behind(0.5, 0), beset: behind(1.6, 1.1)}
-			q.beset.Typical = typical
+			q.beset.Typical, q.beset.Evident = strength[0], strength[1]
 			if outcomes := q.run(t, 1); (len(outcomes) > 0) != acts {
-				t.Errorf("strength %v: %v", typical, outcomes)
+				t.Errorf("strength %v: %v", strength, outcomes)
 			}
 		})
 	}

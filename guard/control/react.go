@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -90,7 +91,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	}
 	at.found = l.now
 	symptom, known := l.symptom(f.Victim, f.Resource)
-	if f.Suspect != "" && symptom.Typical > 0 && symptom.Typical < marked {
+	if evident := cmp.Or(symptom.Evident, symptom.Typical); f.Suspect != "" && evident > 0 && evident < marked {
 		return
 	}
 	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.onProbation(true)) {

@@ -113,6 +113,8 @@ type workload struct {
 	seen     int                 // windows judged, up to lookBack
 	// quotaUntil is until when its quota, which ran out, may explain what is seen.
 	quotaUntil watch.Time
+	// ownUntil likewise: a burst of its own, in which its threads waited for each other.
+	ownUntil watch.Time
 }
 
 // history is what the last windows said about one resource.
@@ -121,6 +123,7 @@ type history struct {
 	suspects  [lookBack]string
 	shares    [lookBack]float64
 	strengths [lookBack]float64 // of the symptom, in windows that agree
+	against   [lookBack]float64 // of what speaks against the suspect, likewise
 	last      verdict
 }
 
@@ -131,6 +134,8 @@ type verdict struct {
 	own      bool // it is the victim's own doing
 	evidence []Evidence
 	missing  []Signal
+	probed   bool    // the run-queue probe tells of the suspect
+	most     float64 // limits the strength against the suspect to what it has done; 0 does not
 }
 
 // New returns a Detector without workloads.
@@ -375,6 +380,7 @@ func (h *history) shift() {
 	copy(h.suspects[1:], h.suspects[:])
 	copy(h.shares[1:], h.shares[:])
 	copy(h.strengths[1:], h.strengths[:])
+	copy(h.against[1:], h.against[:])
 }
 
 // file notes that the window agrees with a verdict.
@@ -383,6 +389,9 @@ func (w *workload) file(r Resource, v verdict) {
 	h.agree |= 1
 	h.suspects[0], h.shares[0], h.last = v.suspect, v.share, v
 	h.strengths[0] = w.strength(r)
+	if h.against[0] = h.strengths[0]; v.most > 0 {
+		h.against[0] = min(h.against[0], v.most)
+	}
 }
 
 // clear forgets all that was said about resources: something else explains it.

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -183,6 +184,10 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 // windows between see the waiting that comes of it, but no throttling.
 const quotaSeen = 250 * watch.Millisecond
 
+// ownSeen is for how long a burst of the workload's own may be behind its waiting: until the queue of it
+// is gone. A guess.
+const ownSeen = 250 * watch.Millisecond
+
 // explained says whether throttling or steal may explain what is seen on the
 // CPU; known is false where one of the two cannot be told.
 func (w *workload) explained() (throttled, stolen, known bool) {
@@ -220,12 +225,29 @@ func (w *workload) own(r Resource, evidence []Evidence) {
 
 // accuse concludes that a suspect is to blame, on one more piece of evidence.
 func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
+	v := verdict{suspect: c.name, share: 1, evidence: evidence, missing: w.missing(resourceInfos[r].useful...)}
 	if c.name != "" {
-		evidence = append(evidence, w.against(c.name, s, c.share, antagonist))
-	} else {
-		c.share = 1
+		v.share = c.share
+		v.evidence = append(evidence, w.against(c.name, s, c.share, cmp.Or(c.least, antagonist)))
 	}
-	w.conclude(r, c.name, c.share, evidence)
+	if v.probed = c.name != "" && s == QueueShare; v.probed {
+		v.most = w.mostOf(c)
+	}
+	w.file(r, v)
+}
+
+// mostOf is the strength that what a suspect imposes has by itself, where it is the only symptom or a
+// burst of the workload's own may be behind the others, and half of it then; else 0.
+func (w *workload) mostOf(c claim) float64 {
+	limit, _ := floor(Imposed)
+	strength := w.imposed(c.share*w.queued.grown) / limit
+	switch {
+	case w.to < w.ownUntil:
+		return strength / 2
+	case w.stands(RunQueueP99) || w.stands(WaitRatio) || w.stands(CPUPressure):
+		return 0
+	}
+	return strength
 }
 
 // against is evidence about a suspect.
@@ -292,6 +314,9 @@ func (d *Detector) diagnoseWait(w *workload) {
 	if math.IsNaN(w.value[ForeignQueued]) {
 		d.correlateWait(w, symptoms)
 		return
+	}
+	if w.value[SelfQueued] >= mostly {
+		w.ownUntil = w.to + ownSeen
 	}
 	switch {
 	case w.value[SelfQueued] >= mostly && d.fills(w):

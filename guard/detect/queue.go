@@ -47,7 +47,7 @@ func (w *workload) measureQueue() {
 	q.foreign, q.grown, q.net = level[ForeignQueued], more, max(net, 0)
 	w.value[Imposed] = 0
 	if q.net >= leastWait {
-		w.value[Imposed] = min(grown[ForeignQueued], q.net) / (q.whole + use)
+		w.value[Imposed] = w.imposed(grown[ForeignQueued])
 	}
 	if q.whole < leastWait {
 		return
@@ -57,6 +57,11 @@ func (w *workload) measureQueue() {
 	if q.net >= max(leastWait, leastGrowth*q.whole) {
 		w.value[SelfQueued], w.value[ForeignQueued] = grown[SelfQueued]/more, grown[ForeignQueued]/more
 	}
+}
+
+// imposed is a part of the wait beyond the usual as a share of run delay and run time.
+func (w *workload) imposed(beyond float64) float64 {
+	return min(beyond, w.queued.net) / (w.queued.whole + w.value[CPUUse])
 }
 
 // queued is the wait for a CPU in one window, as the run-queue probe tells, in threads.

@@ -100,3 +100,69 @@ func TestNotableSuspect(t *testing.T) {
 		}
 	}
 }
+
+// A group is named though others have more of the wait: processes in no group, or a second group. It
+// has to make the workload wait by itself.
+func TestGroupBesideOthers(t *testing.T) {
+	t.Parallel()
+	usual := map[string]float64{"web": 0.2, Outside: 0, "hog": 0, "mail": 0}
+	for name, tc := range map[string]struct {
+		then  map[string]float64
+		named string
+		share float64
+		least float64 // what imposes a tenth of run delay and run time
+	}{
+		"behind outsiders":           {map[string]float64{"web": 0.2, Outside: 6, "hog": 3.5, "mail": 0}, "hog", 3.5 / 9.5, 2.97 / 9.5},
+		"too little by itself":       {map[string]float64{"web": 0.2, Outside: 6, "hog": 2.5, "mail": 0}, Outside, 6 / 8.5, 0},
+		"two alike":                  {map[string]float64{"web": 5, Outside: 0, "hog": 3.7, "mail": 3.6}, "hog", 3.7 / 12.1, 3.23 / 12.1},
+		"many, and no one in front":  {map[string]float64{"web": 12.1, Outside: 3, "hog": 2, "mail": 2}, "", 0, 0},
+		"a group has most of it all": {map[string]float64{"web": 0.2, Outside: 3, "hog": 6, "mail": 0}, "hog", 6. / 9, 0},
+	} {
+		w := queuing(t, usual, tc.then).byGroup["web"]
+		if c := w.queuedMost(); c.name != tc.named || math.Abs(c.share-tc.share) > 1e-9 || math.Abs(c.least-tc.least) > 1e-9 {
+			t.Errorf("%s: %+v, want %q with %g of at least %g", name, c, tc.named, tc.share, tc.least)
+		}
+	}
+}
+
+// What speaks against a suspect is as strong as what it imposes where nothing else tells of it, and half
+// as strong after a burst of the workload's own.
+func TestStrengthOfTheSuspect(t *testing.T) {
+	t.Parallel()
+	w := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3}).byGroup["web"]
+	c := w.queuedMost()
+	want := 5 / 28.2 / 0.1
+	if h := w.history[CPU]; math.Abs(h.against[0]-want) > 1e-9 || h.strengths[0] <= want || !h.last.probed {
+		t.Errorf("filed as %g of %g, want %g: %+v", h.against[0], h.strengths[0], want, h.last)
+	}
+	if got := w.mostOf(c); math.Abs(got-want) > 1e-9 {
+		t.Errorf("%g, want %g", got, want)
+	}
+	w.ownUntil = w.to + 1
+	if got := w.mostOf(c); math.Abs(got-want/2) > 1e-9 {
+		t.Errorf("after a burst of its own: %g, want %g", got, want/2)
+	}
+	w.ownUntil, w.value[RunQueueP99] = w.to, 1
+	if got := w.mostOf(c); got != 0 {
+		t.Errorf("where it waits long: limited to %g", got)
+	}
+	w.value[SelfQueued], w.value[ForeignQueued] = 0.7, 0.3
+	if (&Detector{}).diagnoseWait(w); w.ownUntil != w.to+ownSeen {
+		t.Error("a burst of its own is not remembered")
+	}
+}
+
+// Windows that do not agree count where the run-queue probe tells of the suspect.
+func TestEvidentCountsAllWindows(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		agree  uint8
+		probed bool
+		want   float64
+	}{{0b111, true, 1.5}, {0b10101, true, 0.9}, {0b10101, false, 1.5}, {0b1110, true, 1.125}, {0, true, 0}} {
+		h := history{agree: tc.agree, against: [lookBack]float64{1.5, 1.5, 1.5, 1.5, 1.5}, last: verdict{probed: tc.probed}}
+		if got := h.evident(); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%b, probed %v: %g, want %g", tc.agree, tc.probed, got, tc.want)
+		}
+	}
+}

@@ -12,7 +12,8 @@ import (
 type claim struct {
 	name  string // "" if nobody has enough
 	share float64
-	known bool // there is something to have a part of
+	known bool    // there is something to have a part of
+	least float64 // what the share had to be; 0 is antagonist
 }
 
 // claims adds up parts and keeps the greatest that is another's.
@@ -39,26 +40,43 @@ func (c *claims) claim(total, least float64) claim {
 		return claim{}
 	}
 	if share := c.most / total; share >= antagonist && !c.stale {
-		return claim{c.who, min(share, 1), true}
+		return claim{name: c.who, share: min(share, 1), known: true}
 	}
 	return claim{known: !c.stale}
 }
 
 // queuedMost returns the group that had the CPU for most of the workload's run delay above
-// the baseline. A group that had it for a small part of the run delay, or hardly more than
-// usual, is not named.
+// the baseline; of groups alone where that is enough to be a symptom in itself, as those in no group
+// may hide one against which something can be done. A group that had it for a small part of the run
+// delay, or hardly more than usual, is not named.
 func (w *workload) queuedMost() claim {
-	var c claims
+	var all, groups claims
+	limit, _ := floor(Imposed)
 	for i := range w.all {
 		at := &w.all[i]
 		if at.quantity != watch.QueuedBy || at.by == w.Group {
 			continue
 		}
-		if v := at.level(w.from, w.to); v >= notable*w.queued.foreign && !w.asUsual(at, v) {
-			c.add(at.by, w.beyond(at, v), true)
+		v := at.level(w.from, w.to)
+		if !(v >= notable*w.queued.foreign) || w.asUsual(at, v) {
+			continue
+		}
+		beyond := w.beyond(at, v)
+		all.add(at.by, beyond, true)
+		if !InNoGroup(at.by) && w.imposed(beyond) >= limit {
+			groups.add(at.by, beyond, true)
 		}
 	}
-	return c.claim(w.queued.grown, leastWait)
+	most := all.claim(w.queued.grown, leastWait)
+	if most.name != "" && !InNoGroup(most.name) {
+		return most
+	}
+	if c := groups.claim(w.queued.byGroups, leastWait); c.name != "" {
+		c.share = min(groups.most/w.queued.grown, 1)
+		c.least = limit * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
+		return c
+	}
+	return most
 }
 
 // mayUse says whether the workload may run on one of the CPUs.

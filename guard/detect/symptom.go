@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -14,6 +15,10 @@ type Symptom struct {
 	// Typical is the median of the strengths in those of the last windows that
 	// agree that the workload lacks the resource; 0 if none does.
 	Typical float64 `json:"typical,omitempty"`
+	// Evident is how strong what speaks against the suspect is in them: no more than Typical, and
+	// less where the run-queue probe tells that it is behind a small part of the wait, or by
+	// chance. 0 stands for Typical.
+	Evident float64 `json:"evident,omitempty"`
 	// Imposed is by what factor the wait behind others, as the run-queue probe tells,
 	// is beyond its threshold; nil for other resources than the CPU and without it. Of
 	// Strength it is what ends with the others' doing: a queue that built up meanwhile
@@ -37,7 +42,7 @@ func (d *Detector) Symptom(group string, r Resource) (Symptom, bool) {
 	if w == nil || !w.Sensitive || int(r) >= resources {
 		return Symptom{}, false
 	}
-	s := Symptom{Strength: w.strength(r), Typical: w.history[r].typical()}
+	s := Symptom{Strength: w.strength(r), Typical: w.history[r].typical(), Evident: w.history[r].evident()}
 	if imposed := w.strengthOf(Imposed); r == CPU && !math.IsNaN(imposed) {
 		s.Imposed = &imposed
 	}
@@ -70,16 +75,35 @@ func (w *workload) strengthOf(s Signal) float64 {
 
 // typical is the median strength of the windows that agree.
 func (h *history) typical() float64 {
+	median, _ := h.agreeing(&h.strengths)
+	return median
+}
+
+// evident is how strong what speaks against the suspect is: the median of the windows that agree. Where
+// the run-queue probe tells of it, it is no more than their mean over all windows since the first of them,
+// as 0 in those that do not: who happens to run while the workload waits is chance in a short window, and
+// those that agree are the worst.
+func (h *history) evident() float64 {
+	median, sum := h.agreeing(&h.against)
+	if h.last.probed {
+		return min(median, sum/float64(max(bits.Len8(h.agree), 1)))
+	}
+	return median
+}
+
+// agreeing are the median and the sum of a figure of the windows that agree; 0 if none does.
+func (h *history) agreeing(figure *[lookBack]float64) (median, sum float64) {
 	var of [lookBack]float64
-	agreeing := of[:0]
-	for i, v := range h.strengths {
+	values := of[:0]
+	for i, v := range figure {
 		if h.agree>>i&1 == 1 && !math.IsNaN(v) {
-			agreeing = append(agreeing, v)
+			values = append(values, v)
+			sum += v
 		}
 	}
-	if len(agreeing) == 0 {
-		return 0
+	if len(values) == 0 {
+		return 0, 0
 	}
-	slices.Sort(agreeing)
-	return agreeing[len(agreeing)/2]
+	slices.Sort(values)
+	return values[len(values)/2], sum
 }

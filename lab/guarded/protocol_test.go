@@ -920,12 +920,27 @@ func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (
 	return lab.Round{Block: block, Position: position, Scenario: c.Name, Seconds: c.Window.Seconds(), Load: load.Report{Done: 1}}, nil
 }
 
-// The tables of docs/measurements/guard-protocol.md and guard-protocol-1.md are those of the stored
-// results, and so are the figures of what the latter gives as reasons.
+// The tables of docs/measurements/guard-protocol.md, guard-protocol-1.md and -2.md are those of the
+// stored results, and so are the figures of what the pages give as reasons.
 func TestStoredProtocol(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs/measurements/"
-	results := map[string]string{"guard-protocol-1": "results/guard-protocol.json.gz", "guard-protocol": "results/guard-protocol-2.json.gz"}
+	results := map[string]string{
+		"guard-protocol-1": "results/guard-protocol.json.gz", "guard-protocol-2": "results/guard-protocol-2.json.gz", "guard-protocol": "results/guard-protocol-3.json.gz",
+	}
+	whole := func(reasons func(*ProtocolAnalysis, time.Duration) []string) func(a *ProtocolAnalysis) ([][]report.Column, []string) {
+		return func(a *ProtocolAnalysis) ([][]report.Column, []string) {
+			ratios, deeds, soon := a.ratioTable().Columns, a.deeds().Columns, a.soon().Columns
+			said := append(reasons(a, time.Duration(DefaultProtocol().Washout)), a.alone())
+			for _, v := range a.Verdicts {
+				said = append(said, v.Why)
+			}
+			return [][]report.Column{
+				a.hypotheses().Columns[:3], ratios[:5], {ratios[0], ratios[5], ratios[6]},
+				{deeds[0], deeds[1], deeds[2], deeds[3]}, {deeds[0], deeds[4], deeds[5], deeds[6]}, {deeds[0], deeds[7], deeds[8]}, soon,
+			}, said
+		}
+	}
 	for name, about := range map[string]func(a *ProtocolAnalysis) (tables [][]report.Column, said []string){
 		"guard-protocol-1": func(a *ProtocolAnalysis) ([][]report.Column, []string) {
 			verdicts := a.hypotheses().Columns
@@ -938,17 +953,8 @@ func TestStoredProtocol(t *testing.T) {
 				{deeds[0], deeds[1], deeds[6], deeds[7], deeds[8]}, {deeds[0], deeds[3], soon[1], soon[2]},
 			}, []string{strings.ToUpper(a.behind()[:1]) + a.behind()[1:len("in 19 of 24 quadruplets the tenant fell behind for good")]}
 		},
-		"guard-protocol": func(a *ProtocolAnalysis) ([][]report.Column, []string) {
-			ratios, deeds, soon := a.ratioTable().Columns, a.deeds().Columns, a.soon().Columns
-			said := append(why(a, time.Duration(DefaultProtocol().Washout)), a.alone())
-			for _, v := range a.Verdicts {
-				said = append(said, v.Why)
-			}
-			return [][]report.Column{
-				a.hypotheses().Columns[:3], ratios[:5], {ratios[0], ratios[5], ratios[6]},
-				{deeds[0], deeds[1], deeds[2], deeds[3]}, {deeds[0], deeds[4], deeds[5], deeds[6]}, {deeds[0], deeds[7], deeds[8]}, soon,
-			}, said
-		},
+		"guard-protocol-2": whole(whySecond),
+		"guard-protocol":   whole(whyThird),
 	} {
 		text, err := os.ReadFile(docs + name + ".md")
 		if err != nil {

@@ -24,6 +24,7 @@ type single struct {
 	delay    float64   // the run delay before the first remedy that was judged, by the probe; NaN without one
 	after    float64   // and after it
 	quota    float64   // when the first was applied, in seconds from the onset on; NaN without one
+	cap      float64   // its CPUs
 	waits    []float64 // per second run, by the kernel
 }
 
@@ -53,7 +54,7 @@ func (a *ProtocolAnalysis) singles(arm string, washout time.Duration) (all []sin
 					s.delay, s.after = e.Effect.RunDelay.Before, e.Effect.RunDelay.After
 				}
 				if e.Outcome == control.Applied && e.Action.Remedy == detect.HeadroomCap && math.IsNaN(s.quota) {
-					s.quota = e.At
+					s.quota, s.cap = e.At, e.Action.Limits.Quota.Seconds()/e.Action.Limits.Period.Seconds()
 				}
 				for _, v := range e.Evidence {
 					if v.Signal == detect.WaitRatio {
@@ -94,8 +95,8 @@ func fromTo(format string, values []float64) string {
 	return fmt.Sprintf(format+" to "+format, values[0], values[len(values)-1])
 }
 
-// why is what guard-protocol.md says of single onsets and periods of run 2.
-func why(a *ProtocolAnalysis, washout time.Duration) (said []string) {
+// whySecond is what guard-protocol-2.md says of single onsets and periods of run 2.
+func whySecond(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
 	ratio, kept, delay := func(s single) float64 { return s.ratio }, func(s single) float64 { return 100 * s.work }, func(s single) float64 { return s.delay }
 
@@ -165,5 +166,48 @@ func why(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	none := those(blamed, func(s single) bool { return math.IsNaN(s.reaction) })
 	add("in %d of %d such onsets set nobody idle", len(none), len(those(blamed, func(s single) bool { return !s.fresh })))
 	add("(%.1f and %.1f times; %s in the others)", none[0].ratio, none[1].ratio, fromTo("%.1f", sorted(those(blamed, func(s single) bool { return s.reaction > 0 }), ratio)))
+	return said
+}
+
+// whyThird is what guard-protocol.md says of single onsets and periods of run 3.
+func whyThird(a *ProtocolAnalysis, washout time.Duration) (said []string) {
+	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
+	kept := func(s single) float64 { return 100 * s.work }
+	typical := func(all []single) float64 {
+		return math.Exp(meanOf(sorted(all, func(s single) float64 { return math.Log(s.ratio) })))
+	}
+	guarded, hand := a.singles(Guarded, washout), a.singles(Hand, washout)
+	capped := those(guarded, func(s single) bool { return s.capped })
+	idle := those(guarded, func(s single) bool { return !s.capped })
+	before, after := sorted(guarded, func(s single) float64 { return s.delay }), sorted(guarded, func(s single) float64 { return s.after })
+	add("in %d of the guard's %d onsets: %.2f times (geometric mean), where set by hand in %d %.2f", len(idle), len(guarded), typical(idle), len(hand), typical(hand))
+	add("from %s s to %s per second run", fromTo("%.2f", before), fromTo("%.2f", after))
+	add("kept %.1f %% on average, %s, by hand %.1f, %s", meanOf(sorted(idle, kept)), fromTo("%.1f", sorted(idle, kept)), meanOf(sorted(hand, kept)), fromTo("%.1f", sorted(hand, kept)))
+	add("In %d onset the guard put a cap of %.2f CPUs on top, %.1f s after it: the neighbour kept %.0f %%, the p99 was %.2f times", len(capped), capped[0].cap, capped[0].quota, 100*capped[0].work, capped[0].ratio)
+
+	fresh := those(guarded, func(s single) bool { return s.fresh })
+	slices.SortFunc(fresh, func(s, o single) int { return cmp.Compare(s.reaction, o.reaction) })
+	soon := those(fresh, func(s single) bool { return s.reaction <= 0.2 })
+	rest := fresh[len(soon) : len(fresh)-1]
+	last := fresh[len(fresh)-1]
+	ms := func(s single) float64 { return 1000 * s.reaction }
+	add("%d of the %d took %s ms, %d %s, one %.2f s", len(soon), len(fresh), fromTo("%.0f", sorted(soon, ms)), len(rest), fromTo("%.0f", sorted(rest, ms)), last.reaction)
+	add("waited %.2f s per second run before the remedy, the least of all", last.delay)
+	if last.delay > before[0] {
+		add("it is not the least: %.2f", before[0])
+	}
+	for i := range a.Quadruplets {
+		for n, p := range a.Quadruplets[i].of.Periods {
+			var at []float64
+			for _, f := range p.Findings {
+				if f.Suspect != "" && f.Suspect != lab.Neighbour {
+					at = append(at, f.At)
+				}
+			}
+			if len(at) > 0 {
+				add("%d %s %s s", len(at), map[bool]string{true: "after an onset,", false: "before one,"}[a.Quadruplets[i].of.second(n)], fromTo("%.2f", at))
+			}
+		}
+	}
 	return said
 }

@@ -1,0 +1,277 @@
+package detect_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/watch"
+)
+
+// queueHost is two CPUs with a queue each, simulated task by task in steps of a quarter of a
+// millisecond: what short windows see is single requests and slices, not levels with noise.
+// A CPU goes round by group, as in the kernel, and within a group by task. A group that has tasks on
+// both has a part of its weight on each, by their number; a task in no group has a whole one.
+type queueHost struct {
+	r      *rand.Rand
+	groups []*queueGroup
+	cpus   [2]queueCPU
+	now    time.Duration
+	waited []time.Duration // by tasks of the victim that got the CPU in this window
+	by     map[string]time.Duration
+	queued time.Duration
+}
+
+const (
+	tickStep = 250 * time.Microsecond
+	slice    = 4 * time.Millisecond
+	// balanceEvery is about how often two busy CPUs of a kernel compare their loads.
+	balanceEvery = 32 * time.Millisecond
+)
+
+type queueGroup struct {
+	name    string
+	work    func(now time.Duration) float64 // of two CPUs, offered
+	request time.Duration                   // per task; 0 never ends
+	tasks   int                             // of those that never end, from start on
+	start   time.Duration
+	used    time.Duration
+	begun   bool
+	queued  int // tasks on both CPUs
+}
+
+type queueTask struct {
+	group *queueGroup
+	left  time.Duration
+	since time.Duration // waits from then on
+}
+
+// queueCPU is one CPU: first of all of on runs.
+type queueCPU struct {
+	on     *queueShare // nil while nothing runs
+	shares []*queueShare
+	tasks  int
+	ran    time.Duration // without a pause
+	floor  float64       // of what shares have run
+}
+
+// queueShare is what the CPU goes round by: a group's tasks on it, or one in no group.
+type queueShare struct {
+	group *queueGroup
+	tasks []*queueTask
+	ran   float64 // over its weight
+}
+
+func (h *queueHost) add(t *queueTask) {
+	at := 0
+	if d := h.cpus[1].tasks - h.cpus[0].tasks; d < 0 || d == 0 && h.r.IntN(2) == 0 {
+		at = 1
+	}
+	t.group.queued++
+	t.since = h.now
+	h.cpus[at].add(t)
+}
+
+func (c *queueCPU) add(t *queueTask) {
+	c.tasks++
+	if !detect.InNoGroup(t.group.name) {
+		for _, s := range c.shares {
+			if s.group != t.group {
+				continue
+			}
+			if len(s.tasks) == 0 {
+				s.ran = min(max(s.ran, c.least()), c.least()+2*float64(slice))
+			}
+			s.tasks = append(s.tasks, t)
+			return
+		}
+	}
+	c.shares = append(c.shares, &queueShare{t.group, []*queueTask{t}, c.least()})
+}
+
+// least is what the share has run that has run least of those with tasks. It never falls: who slept has
+// nothing saved up.
+func (c *queueCPU) least() float64 {
+	least := math.Inf(1)
+	for _, s := range c.shares {
+		if len(s.tasks) > 0 {
+			least = min(least, s.ran)
+		}
+	}
+	if !math.IsInf(least, 1) {
+		c.floor = max(c.floor, least)
+	}
+	return c.floor
+}
+
+// weight is that of each of its tasks.
+func (g *queueGroup) weight() float64 {
+	if detect.InNoGroup(g.name) {
+		return 1
+	}
+	return 1 / float64(g.queued)
+}
+
+// take removes the task that has waited longest, of a group or of all (nil); nil where none waits.
+func (c *queueCPU) take(g *queueGroup) (t *queueTask) {
+	var of *queueShare
+	for _, s := range c.shares {
+		first := 0
+		if s == c.on {
+			first = 1
+		}
+		if len(s.tasks) > first && (g == nil || s.group == g) && (t == nil || s.tasks[first].since < t.since) {
+			t, of = s.tasks[first], s
+		}
+	}
+	if t != nil {
+		at := slices.Index(of.tasks, t)
+		of.tasks = slices.Delete(of.tasks, at, at+1)
+		c.removed(of)
+	}
+	return t
+}
+
+// removed forgets the share of a task in no group.
+func (c *queueCPU) removed(s *queueShare) {
+	c.tasks--
+	if len(s.tasks) == 0 && detect.InNoGroup(s.group.name) {
+		c.shares = slices.DeleteFunc(c.shares, func(o *queueShare) bool { return o == s })
+	}
+}
+
+// pick gives the CPU to whom has run least for its weight.
+func (h *queueHost) pick(c *queueCPU) {
+	c.on, c.ran = nil, 0
+	c.least()
+	for _, s := range c.shares {
+		if len(s.tasks) > 0 && (c.on == nil || s.ran < c.on.ran) {
+			c.on = s
+		}
+	}
+	if c.on != nil && c.on.group.name == simVictim {
+		h.waited = append(h.waited, h.now-c.on.tasks[0].since)
+	}
+}
+
+// step goes on by a tickStep.
+func (h *queueHost) step() {
+	h.now += tickStep
+	for _, g := range h.groups {
+		if g.request == 0 {
+			if !g.begun && g.tasks > 0 && h.now >= g.start {
+				g.begun = true
+				for range g.tasks {
+					h.add(&queueTask{group: g, left: math.MaxInt64})
+				}
+			}
+			continue
+		}
+		if h.r.Float64() < 2*g.work(h.now)*float64(tickStep)/float64(g.request) {
+			h.add(&queueTask{group: g, left: time.Duration(float64(g.request) * h.r.ExpFloat64())})
+		}
+	}
+	if h.now%balanceEvery == 0 {
+		h.balance()
+	}
+	for i := range h.cpus {
+		c := &h.cpus[i]
+		if c.on == nil && c.tasks == 0 { // an idle CPU takes what waits beside the other
+			if t := h.cpus[1-i].take(nil); t != nil {
+				c.add(t)
+			}
+		}
+		if c.on == nil {
+			h.pick(c)
+		}
+		if c.on != nil {
+			h.run(c)
+		}
+	}
+}
+
+// balance spreads the tasks of a group that never end: in the kernel, by the load of some time.
+func (h *queueHost) balance() {
+	for _, g := range h.groups {
+		for i := range h.cpus {
+			c, o := &h.cpus[i], &h.cpus[1-i]
+			if g.request == 0 && len(c.of(g)) > len(o.of(g))+1 {
+				o.add(c.take(g))
+			}
+		}
+	}
+}
+
+// of are the tasks of a group on the CPU.
+func (c *queueCPU) of(g *queueGroup) (all []*queueTask) {
+	for _, s := range c.shares {
+		if s.group == g {
+			all = append(all, s.tasks...)
+		}
+	}
+	return all
+}
+
+// run lets the one who has the CPU run for a tickStep.
+func (h *queueHost) run(c *queueCPU) {
+	s, on := c.on, c.on.tasks[0]
+	s.ran += float64(tickStep) / (float64(len(s.tasks)) * s.group.weight())
+	s.group.used += tickStep
+	on.left -= tickStep
+	c.ran += tickStep
+	for _, o := range c.shares {
+		if o.group.name == simVictim {
+			n := len(o.tasks)
+			if o == s {
+				n--
+			}
+			h.queued += time.Duration(n) * tickStep
+			h.by[s.group.name] += time.Duration(n) * tickStep
+		}
+	}
+	switch {
+	case on.left <= 0:
+		s.tasks = s.tasks[1:]
+		s.group.queued--
+		c.removed(s)
+		h.pick(c)
+	case c.ran >= slice && c.tasks > 1:
+		on.since = h.now
+		s.tasks = append(s.tasks[1:], on)
+		h.pick(c)
+	}
+}
+
+func (h *queueHost) samples() []watch.Sample {
+	var all []watch.Sample
+	at := watch.Time(h.now)
+	add := func(s watch.Subject, q watch.Quantity, v time.Duration, by string) {
+		all = append(all, watch.Sample{Time: at, Subject: s, Quantity: q, Value: v.Seconds(), By: by})
+	}
+	busy := time.Duration(0)
+	for _, g := range h.groups {
+		busy += g.used
+	}
+	add(watch.Subject{}, watch.Steal, 0, "")
+	add(watch.Subject{}, watch.CPUTime, busy, "")
+	v := watch.Subject{Scope: watch.Group, Name: simVictim}
+	add(v, watch.CPUTime, h.groups[0].used, "")
+	add(v, watch.CPUPeriods, 0, "")
+	add(v, watch.CPUThrottledPeriods, 0, "")
+	add(v, watch.CPUThrottled, 0, "")
+	add(v, watch.CPUWait, h.queued, "")
+	for _, g := range h.groups {
+		add(v, watch.QueuedBy, h.by[g.name], g.name)
+	}
+	for _, q := range []watch.Quantity{watch.QueuedKernel, watch.QueuedIdle, watch.QueuedThrottled} {
+		add(v, q, 0, "")
+	}
+	add(v, watch.Queued, h.queued, "")
+	if slices.Sort(h.waited); len(h.waited) > 0 {
+		add(v, watch.QueueP99, h.waited[len(h.waited)*99/100], "")
+	}
+	h.waited = h.waited[:0]
+	return all
+}
