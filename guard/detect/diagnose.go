@@ -20,6 +20,7 @@ const (
 const (
 	mostly       = 0.6  // of what a workload may blame on itself
 	antagonist   = 0.4  // of what one suspect must have
+	nearly       = 0.8  // of what groups have, which one must have where others have more
 	notable      = 0.2  // of the wait behind others, which a suspect must have had besides
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
 	ownAll       = 0.9  // of full CPUs, from which others have too little of them to matter

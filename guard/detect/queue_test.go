@@ -114,6 +114,7 @@ func TestGroupBesideOthers(t *testing.T) {
 	}{
 		"behind outsiders":           {map[string]float64{"web": 0.2, Outside: 6, "hog": 3.5, "mail": 0}, "hog", 3.5 / 9.5, 2.97 / 9.5},
 		"too little by itself":       {map[string]float64{"web": 0.2, Outside: 6, "hog": 2.5, "mail": 0}, Outside, 6 / 8.5, 0},
+		"no more than another":       {map[string]float64{"web": 0.2, Outside: 9, "hog": 4.3, "mail": 4}, Outside, 9 / 17.3, 0},
 		"two alike":                  {map[string]float64{"web": 5, Outside: 0, "hog": 3.7, "mail": 3.6}, "hog", 3.7 / 12.1, 3.23 / 12.1},
 		"many, and no one in front":  {map[string]float64{"web": 12.1, Outside: 3, "hog": 2, "mail": 2}, "", 0, 0},
 		"a group has most of it all": {map[string]float64{"web": 0.2, Outside: 3, "hog": 6, "mail": 0}, "hog", 6. / 9, 0},

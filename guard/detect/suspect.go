@@ -46,8 +46,8 @@ func (c *claims) claim(total, least float64) claim {
 }
 
 // queuedMost returns the group that had the CPU for most of the workload's run delay above
-// the baseline; of groups alone where that is enough to be a symptom in itself, as those in no group
-// may hide one against which something can be done. A group that had it for a small part of the run
+// the baseline; else a group that makes it wait enough to be a symptom in itself, and has nearly all
+// that groups have, or much of what all others have: those in no group, or a second one, may hide it. A group that had it for a small part of the run
 // delay, or hardly more than usual, is not named.
 func (w *workload) queuedMost() claim {
 	var all, groups claims
@@ -71,12 +71,12 @@ func (w *workload) queuedMost() claim {
 	if most.name != "" && !InNoGroup(most.name) {
 		return most
 	}
-	if c := groups.claim(w.queued.byGroups, leastWait); c.name != "" {
-		c.share = min(groups.most/w.queued.grown, 1)
-		c.least = limit * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
-		return c
+	foreign := w.value[ForeignQueued] * w.queued.grown
+	if groups.who == "" || groups.most < nearly*w.queued.byGroups && groups.most < antagonist*foreign {
+		return most
 	}
-	return most
+	least := limit * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
+	return claim{name: groups.who, share: min(groups.most/w.queued.grown, 1), known: true, least: least}
 }
 
 // mayUse says whether the workload may run on one of the CPUs.
