@@ -409,7 +409,7 @@ func TestWorkloadID(t *testing.T) {
 	n := namedNode{ids: []string{"nginx.service", "web:shop/web", "db", "db.service", "a.service", "a:b"}}
 	for name, want := range map[string]string{
 		"nginx": "nginx.service", "nginx.service": "nginx.service", "web": "web:shop/web", "db": "db",
-		"a": "a: it is the name of several workloads", "ngimx": "did you mean", "shop/web": "there is no such workload",
+		"a": "a: it is the name of several workloads", "nginx.servise": "did you mean", "shop/web": "there is no such workload",
 	} {
 		id, err := workloadID(t.Context(), n, name)
 		if got := id + fmt.Sprint(err); !strings.HasPrefix(got, want) && (err == nil || !strings.Contains(got, want)) {
