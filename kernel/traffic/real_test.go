@@ -377,7 +377,9 @@ func testLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sender := func() { b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, b.groups[0], port), false)) }
+	sender := func() {
+		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, b.groups[0], port), false))
+	}
 	for _, c := range []struct {
 		group int
 		limit Limit
