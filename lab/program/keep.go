@@ -352,7 +352,8 @@ func Halt(keeper int, limit time.Duration) error {
 	}
 }
 
-// halted reports whether no thread of a process runs: each has stopped, or ended.
+// halted reports whether no thread of a process runs: each has stopped, has ended, or sleeps until a
+// child that has stopped goes on, as vfork has its caller wait for exec.
 func halted(pid int) bool {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
@@ -364,11 +365,16 @@ func halted(pid int) bool {
 			continue // it has ended
 		}
 		t, err := kernel.ParseProcess(stat)
-		if err == nil && t.State != 'T' && t.State != 't' && !t.Ended() {
+		if err == nil && t.State != 'T' && t.State != 't' && !t.Ended() && (t.State != 'D' || !hasHaltedChild(pid)) {
 			return false
 		}
 	}
 	return true
+}
+
+func hasHaltedChild(pid int) bool {
+	below, err := Below(pid)
+	return err == nil && slices.ContainsFunc(below, halted)
 }
 
 // Resume has the processes below a keeper go on.

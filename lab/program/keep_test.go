@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -227,6 +228,21 @@ func TestHalt(t *testing.T) {
 		if lives(pid) {
 			t.Errorf("process %d lives on", pid)
 		}
+	}
+}
+
+// A child may stop between vfork and exec, which its parent waits for: asleep, and not stopped.
+func TestHaltVfork(t *testing.T) {
+	t.Parallel()
+	k := keep(t, Config{Argv: Shell(`while :; do /bin/true; done & while :; do /bin/true; done`)})
+	for i := range 400 {
+		if err := errors.Join(Halt(k.cmd.Process.Pid, 10*time.Second), Resume(k.cmd.Process.Pid)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i%100) * 10 * time.Microsecond)
+	}
+	if err := k.end(); err != nil {
+		t.Errorf("%v: %s", err, &k.said)
 	}
 }
 
