@@ -68,6 +68,7 @@ func evenNodes(nodes, cpus int) []vmtest.Node {
 	list := make([]vmtest.Node, nodes)
 	for i := range list {
 		list[i].CPUs = positions(i*cpus, (i+1)*cpus-1)
+		list[i].MiB = 2 * vmtest.DefaultNodeMiB // the lab and its services, where they all came to be on one
 	}
 	list[0].MiB = 4 * vmtest.DefaultNodeMiB
 	return list
