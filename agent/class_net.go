@@ -162,12 +162,16 @@ func (k *netClasses) mark(c *Transition, w *Workload, g markedGroup, layout *tra
 	} else if err != nil && !absent {
 		return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
 	} else if g.own && !k.made(c, g.dir) {
-		return nil, &ClassError{Kind: NetClass, Name: name, Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir)", g.dir)}
+		return nil, &ClassError{Kind: NetClass, Name: name, Reason: errForeign(g.dir).Error()}
 	}
 	if !same {
 		plan = append(plan, s)
 	}
 	return plan, nil
+}
+
+func errForeign(dir string) error {
+	return fmt.Errorf("/%s is there, and this node did not make it: remove it (rmdir)", dir)
 }
 
 func (*netClasses) made(c *Transition, dir string) bool {
@@ -289,14 +293,14 @@ func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 
 func (k *netClasses) about(c *Transition, s kernel.Step) (name, id string) {
 	if traffic.IsLimit(s.Path) {
-		all, _ := k.limited(c.Workloads(), leftOut)
+		all, _ := k.changed(c, leftOut)
 		ids := all[path.Dir(s.Path)].ids
-		if i := slices.IndexFunc(ids, c.asks); i >= 0 {
-			return "", ids[i]
+		if len(ids) == 0 {
+			return "", ""
 		}
-		return "", ""
+		return "", ids[max(slices.IndexFunc(ids, c.asks), 0)]
 	}
-	for _, w := range k.members(c.Workloads()) {
+	for _, w := range k.joined(c.Workloads()) {
 		if g, err := k.groupOf(w); err == nil && (s.Path == g.dir || path.Dir(s.Path) == g.dir) {
 			return k.n.opt.Classes.ClassOf(NetClass, &w.Spec), w.ID()
 		}
@@ -313,8 +317,8 @@ func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err er
 			continue
 		}
 		g, err := k.groupOf(w)
-		if err != nil || !g.own {
-			continue // a note says so
+		if err != nil || !g.own || !k.made(c, g.dir) {
+			continue // it was told
 		}
 		for range 2 {
 			n, err := k.move(w, g)

@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -152,5 +154,119 @@ func TestNetLimitWithoutV2(t *testing.T) {
 	s.Bandwidth.Send = 1
 	if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "bandwidth: 1bit is not 8kbit to 10Tbit") {
 		t.Errorf("a bit per second: %v", err)
+	}
+}
+
+// Over a tree that is not the live host, a limit is refused, and of one that is on record a note
+// says so.
+func TestNetLimitNotLive(t *testing.T) {
+	t.Parallel()
+	h, _ := netHost(t, "v2")
+	s := spec("api", place.LS, 100, 9000100)
+	s.Bandwidth.Send = 10e6
+	h.place(h.open(), s)
+	h.net = nil
+	n := h.open()
+	if w, err := n.Get(context.Background(), "api"); err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), "has no limit of its own: network classes: not supported: this is not the live host") {
+		t.Errorf("notes %q, %v", w.Notes, err)
+	}
+	s.Request.ID, s.PID = "web", 9000101
+	_, err := n.Place(context.Background(), s)
+	class, ok := errors.AsType[*ClassError](err)
+	if !ok || !class.Limit || class.ID != "web" || !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("%v", err)
+	}
+}
+
+// denied are calls that refuse, of one group, to read or write a limit.
+type denied struct {
+	*fakenet.Network
+	group       string
+	read, write error
+}
+
+func (d *denied) Limit(group string) (traffic.Limit, error) {
+	if group == d.group && d.read != nil {
+		return traffic.Limit{}, d.read
+	}
+	return d.Network.Limit(group)
+}
+
+func (d *denied) SetLimit(group string, l traffic.Limit) error {
+	if group == d.group && d.write != nil {
+		return d.write
+	}
+	return d.Network.SetLimit(group, l)
+}
+
+// What the kernel denies the limit of one workload is refused to the one who asks for it, and
+// keeps nobody else from a place, a limit or a repair.
+func TestNetLimitDenied(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const api, web = "sys/fs/cgroup/berth/api", "sys/fs/cgroup/berth/web"
+	for what, d := range map[string]denied{"read": {group: api, read: syscall.EPERM}, "write": {group: api, write: syscall.EPERM}} {
+		for _, placed := range []bool{false, true} {
+			t.Run(what, func(t *testing.T) {
+				h, net := netHost(t, "v2")
+				d.Network = net
+				limited := func(id string, pid int) Spec {
+					s := spec(id, place.LS, 100, pid)
+					s.Bandwidth.Send = 10e6
+					return s
+				}
+				if placed {
+					h.place(h.open(), limited("api", 9000100))
+					if err := net.SetLimit(api, traffic.Limit{}); err != nil { // somebody else
+						t.Fatal(err)
+					}
+				}
+				h.net = &d
+				n := h.open()
+				if !placed {
+					if what == "read" {
+						h.place(n, spec("api", place.LS, 100, 9000100))
+					} else {
+						_, err := n.Place(ctx, limited("api", 9000100))
+						if class, ok := errors.AsType[*ClassError](err); !ok || !class.Limit || class.ID != "api" || !errors.Is(err, syscall.EPERM) {
+							t.Errorf("asked for: %v", err)
+						}
+					}
+				}
+				h.place(n, limited("web", 9000101))
+				h.place(n, netted(limited("web2", 9000102), "first"))
+				if got := h.limits(net)[web]; got.Send != 10e6 {
+					t.Errorf("the other: %+v", got)
+				}
+				if err := net.SetLimit(web, traffic.Limit{}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := n.Reconcile(ctx); err != nil || h.limits(net)[web].Send != 10e6 {
+					t.Errorf("not repaired: %v, %v", h.limits(net), err)
+				}
+				if told := fmt.Sprint(h.events); placed && !strings.Contains(told, `workload "api" goes without`) {
+					t.Errorf("told %q", told)
+				}
+			})
+		}
+	}
+}
+
+// A group of the name of Berth's that somebody else made is left alone, with its processes.
+func TestNetLimitForeignGroup(t *testing.T) {
+	t.Parallel()
+	const dir = "sys/fs/cgroup/unified/berth-net-api"
+	h, net := netHost(t, "hybrid")
+	if err := errors.Join(h.k.Mkdir(dir), h.k.WriteFile(dir+"/cgroup.procs", "9000102")); err != nil {
+		t.Fatal(err)
+	}
+	n := h.open()
+	s := spec("api", place.LS, 100, 9000100)
+	s.Bandwidth.Send = 10e6
+	if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "is there, and this node did not make it") {
+		t.Errorf("%v", err)
+	}
+	if got := h.file(dir + "/cgroup.procs"); got != "9000102" || len(h.limits(net)) > 0 {
+		t.Errorf("processes %q, limits %v", got, h.limits(net))
 	}
 }

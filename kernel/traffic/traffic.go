@@ -121,13 +121,22 @@ type Device struct {
 // Host has the network devices of a host.
 type Host struct{ Devices map[string]*Device }
 
+// Lacks is a *kernel.NotSupportedError over a tree that is not the live host: what Over adds is
+// not there.
+func Lacks(fsys fs.FS) error {
+	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
+		return &kernel.NotSupportedError{Feature: "network classes", Reason: "this is not the live host", Remedy: "open /"}
+	}
+	return nil
+}
+
 // Read reads the devices, and of those that a configuration names what their hardware says. Over
 // a tree that is not the live host it is a *kernel.NotSupportedError.
 func Read(fsys fs.FS, c *Config) (*Host, error) {
-	text, err := fs.ReadFile(fsys, path.Join(dir, allFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &kernel.NotSupportedError{Feature: "network classes", Reason: "this is not the live host", Remedy: "open /"}
+	if err := Lacks(fsys); err != nil {
+		return nil, err
 	}
+	text, err := fs.ReadFile(fsys, path.Join(dir, allFile))
 	h := &Host{}
 	if err == nil {
 		h.Devices, err = parseDevices(string(text))
