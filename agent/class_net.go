@@ -373,16 +373,8 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
 		note(text)
 	}
-	g, err := k.groupOf(w)
-	if err != nil {
+	if _, err := k.groupOf(w); err != nil {
 		note(err.Error())
-	}
-	// The kernel tells a socket by the group in which it was made (sock_cgroup_data), and one that
-	// it accepts by that of the listening one.
-	if w.Spec.Descendants && w.Spec.Group == "" {
-		note("its processes were adopted: connections and listening sockets that they had by then stay without the class; start it with 'berth run' for all to have it")
-	} else if w.LateNet && g.own {
-		note("it got the class while it ran: connections and listening sockets that it had by then stay without the class; start it with the class for all to have it")
 	}
 	if pid, ok := k.apart(w); ok {
 		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
@@ -390,11 +382,38 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	return notes
 }
 
-// respec gives a workload another spec, and notes whether that has it get a network class late.
+// socketNotes say which sockets of a workload go without its class and its limit. The kernel tells
+// a socket by the group in which it was made (sock_cgroup_data), and one that it accepts by that of
+// the listening one.
+func (k *netClasses) socketNotes(w *Workload) []string {
+	config := k.n.opt.Classes
+	g, err := k.groupOf(w)
+	if err != nil || !config.tellsApart(&w.Spec) {
+		return nil
+	}
+	what, of := "the class", fmt.Sprintf("network class %q", config.ClassOf(NetClass, &w.Spec))
+	if !config.Net.Has(config.ClassOf(NetClass, &w.Spec)) {
+		what, of = "the limit", "what it sends and receives"
+	}
+	switch {
+	case w.Spec.Descendants && w.Spec.Group == "":
+		return []string{fmt.Sprintf("%s: its processes were adopted: connections and listening sockets that they had by then stay without %s; start it with 'berth run' for all to have it", of, what)}
+	case w.LateNet && g.own:
+		return []string{fmt.Sprintf("%s: it got %s while it ran: connections and listening sockets that it had by then stay without; start it with %[2]s for all to have it", of, what)}
+	}
+	return nil
+}
+
+// respec gives a workload another spec.
 func (n *Node) respec(w *Workload, spec Spec) {
-	was, is := n.opt.Classes.ClassOf(NetClass, &w.Spec), n.opt.Classes.ClassOf(NetClass, &spec)
-	w.LateNet = is != "" && (w.LateNet || was == "")
+	w.LateNet = lateNet(w, n.opt.Classes, &spec, n.opt.Classes)
 	w.Spec = spec
+}
+
+// lateNet reports whether the packets of a workload are told apart only since it runs, once it has
+// a spec and a node has classes in the place of others.
+func lateNet(w *Workload, was ClassConfig, spec *Spec, is ClassConfig) bool {
+	return is.tellsApart(spec) && (w.LateNet || w.State != Reserved && !was.tellsApart(&w.Spec))
 }
 
 // layoutNotes are those of the devices, the same for all classes.

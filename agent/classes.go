@@ -343,10 +343,11 @@ func (n *Node) classNotes(w *Workload) (notes []string) {
 			notes = append(notes, k.open(n).notes(w)...)
 		}
 	}
-	if note := (&netClasses{n}).limitNote(w); note != "" {
+	net := &netClasses{n}
+	if note := net.limitNote(w); note != "" {
 		notes = append(notes, note)
 	}
-	return notes
+	return append(notes, net.socketNotes(w)...)
 }
 
 // notesOnce are the notes about a class that are the same of all its workloads, found once

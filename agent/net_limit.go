@@ -216,11 +216,15 @@ func (k *netClasses) limit(c *Transition, dir string, l *netLimit, before kernel
 	return plan, nil
 }
 
+// tellsApart reports whether a workload's packets are told apart: for a class, or for a limit.
+func (c ClassConfig) tellsApart(s *Spec) bool {
+	return c.Net.Has(c.ClassOf(NetClass, s)) || c.Limited(s)
+}
+
 // joined are the workloads whose processes are to be in a group that tells packets apart.
 func (k *netClasses) joined(all iter.Seq[*Workload]) (joined []*Workload) {
-	config := k.n.opt.Classes
 	for w := range all {
-		if w.State != Reserved && (config.Net.Has(config.ClassOf(NetClass, &w.Spec)) || config.Limited(&w.Spec)) {
+		if w.State != Reserved && k.n.opt.Classes.tellsApart(&w.Spec) {
 			joined = append(joined, w)
 		}
 	}

@@ -270,3 +270,59 @@ func TestNetLimitForeignGroup(t *testing.T) {
 		t.Errorf("processes %q, limits %v", got, h.limits(net))
 	}
 }
+
+// What sockets do without is told of limits as of classes: of one that came by resize, by adoption
+// or by a reload, and of a class that came by a reload.
+func TestNetLimitLate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, _ := netHost(t, "hybrid")
+	h.opt.Keep = true
+	n := h.open()
+	limited := func(id string, pid int) Spec {
+		s := spec(id, place.LS, 100, pid)
+		s.Bandwidth.Send = 10e6
+		return s
+	}
+	h.place(n, limited("first", 9000100))
+	h.place(n, spec("late", place.LS, 100, 9000101))
+	adopted := limited("adopted", 9000102)
+	adopted.Descendants = true
+	h.place(n, adopted)
+	h.place(n, spec("plain", place.LSR, 1000, 9000103))
+	if _, err := n.Resize(ctx, limited("late", 0)); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, want map[string]string) {
+		t.Helper()
+		for _, id := range []string{"first", "late", "adopted", "plain"} {
+			w, err := n.Get(ctx, id)
+			notes := strings.Join(w.Notes, "\n")
+			if err != nil || want[id] == "" && strings.Contains(notes, "stay without") || !strings.Contains(notes, want[id]) {
+				t.Errorf("%s, %s: notes %q, %v; want %q", when, id, notes, err, want[id])
+			}
+		}
+	}
+	want := map[string]string{
+		"late":    "what it sends and receives: it got the limit while it ran",
+		"adopted": "what it sends and receives: its processes were adopted",
+	}
+	check("resized", want)
+	c := *h.opt.Classes.Net
+	c.Service = maps.Clone(c.Service)
+	c.Service["LSR"] = "first"
+	h.opt.Classes.Net = &c
+	next, _, err := n.Revise(ctx, Revision{Options: h.options()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n = next
+	want["plain"] = `network class "first": it got the class while it ran`
+	check("reloaded", want)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = h.open()
+	defer n.Close()
+	check("opened again", want)
+}
