@@ -43,11 +43,11 @@ func (*netClasses) asks(c *Transition, w *Workload) bool {
 	return w.Spec.asksFor(NetClass) && c.asks(w.ID())
 }
 
-// members are the workloads with a class, those that are only reserved not.
+// members are the workloads with a class that devices have, those that are only reserved not.
 func (k *netClasses) members(all iter.Seq[*Workload]) (members []*Workload) {
 	config := k.n.opt.Classes
 	for w := range all {
-		if name := config.ClassOf(NetClass, &w.Spec); config.Net.Has(name) && w.State != Reserved {
+		if name := config.ClassOf(NetClass, &w.Spec); config.Net.Divides(name) && w.State != Reserved {
 			members = append(members, w)
 		}
 	}
@@ -110,7 +110,7 @@ func (k *netClasses) divide(c *Transition) (plan kernel.Plan, err error) {
 }
 
 // unmark are the steps that take the marks of groups away that are of workloads without a class.
-// The log has none of those in groups that Berth made: they would go with the group.
+// Those in groups that Berth made go with the group, unless that stays for a limit.
 func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Plan, err error) {
 	marked := map[string]bool{}
 	for _, w := range members {
@@ -121,7 +121,7 @@ func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Pla
 			continue
 		}
 		g, err := k.groupOf(w)
-		if err != nil || g.own {
+		if err != nil || g.own && !k.n.opt.Classes.tellsApart(&w.Spec) {
 			continue
 		}
 		s := traffic.Unmark(g.dir)
@@ -370,6 +370,9 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	note := func(text string) {
 		notes = append(notes, fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), text))
 	}
+	if !k.n.opt.Classes.Net.Divides(k.n.opt.Classes.ClassOf(NetClass, &w.Spec)) {
+		return nil // limitNote says what is not in force
+	}
 	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
 		note(text)
 	}
@@ -475,7 +478,11 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 	for _, link := range layout.Links {
 		s.Notes = append(s.Notes, link.Notes...)
 	}
-	for _, name := range append(r.config.Net.Names(), traffic.Others) {
+	names := r.config.Net.Names()
+	if len(r.config.Net.Links()) > 0 {
+		names = append(names, traffic.Others)
+	}
+	for _, name := range names {
 		use := ClassUse{Name: name, Workloads: r.members(NetClass, name)}
 		if name == traffic.Others {
 			use.Workloads = []string{everybodyElse}
@@ -483,7 +490,12 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		if rate := r.config.Net.Classes[name].Receive; rate > 0 {
 			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " each"})
 		}
-		use.InForce = !r.planned && len(use.Workloads) > 0 && len(layout.Links) > 0
+		use.InForce = !r.planned && len(use.Workloads) > 0
+		if name != traffic.Others && !r.config.Net.Divides(name) {
+			s.Classes = append(s.Classes, use)
+			continue
+		}
+		use.InForce = use.InForce && len(layout.Links) > 0
 		for i := range layout.Links {
 			link := &layout.Links[i]
 			of := link.Find(layout, name)

@@ -326,3 +326,43 @@ func TestNetLimitLate(t *testing.T) {
 	defer n.Close()
 	check("opened again", want)
 }
+
+// A class that says only what its workloads receive takes no device: they send among the others.
+func TestNetReceiveOnly(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for layout, dir := range map[string]string{"v2": "sys/fs/cgroup/berth/api", "hybrid": "sys/fs/cgroup/unified/berth-net-api"} {
+		t.Run(layout, func(t *testing.T) {
+			h, net := netHost(t, layout)
+			h.opt.Classes.Net.Classes["mirror"] = traffic.Share{Receive: 20e6}
+			n := h.open()
+			h.place(n, netted(spec("api", place.LS, 100, 9000100), "bulk"))
+			if _, err := n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "mirror")); err != nil {
+				t.Fatal(err)
+			}
+			h.wantLimits(net, "resized", map[string]traffic.Limit{dir: {Receive: 20e6}})
+			if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
+				t.Errorf("eth0 has %v, marks %v", root, h.marks(net))
+			}
+			n.Close()
+			h.opt.Classes.Net = &traffic.Config{Classes: map[string]traffic.Share{"mirror": {Receive: 20e6}}}
+			if err := h.opt.Classes.Net.Validate(); err != nil {
+				t.Error(err)
+			}
+			n = h.open()
+			w := h.place(n, netted(spec("web", place.LS, 100, 9000101), "mirror"))
+			if len(h.limits(net)) != 2 || strings.Contains(strings.Join(w.Notes, "\n"), "network class") {
+				t.Errorf("no devices: %v, notes %q", h.limits(net), w.Notes)
+			}
+			r, err := n.ClassReport(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range r.Kinds {
+				if k.Kind == NetClass && (len(k.Classes) != 1 || !k.Classes[0].InForce || len(k.Classes[0].Links) > 0) {
+					t.Errorf("reported %+v", k.Classes)
+				}
+			}
+		})
+	}
+}

@@ -224,7 +224,8 @@ type Layout struct {
 	words map[uint16]string // by minor
 }
 
-// MarkOf returns the text that the file of a control group (MarkFile) has for a class.
+// MarkOf returns the text that the file of a control group (MarkFile) has for a class that devices
+// have (Config.Divides).
 func (l *Layout) MarkOf(class string) string { return mark(l.ids[class]) }
 
 // Find returns what a class has of a device; Others is that of everybody else.
@@ -269,7 +270,7 @@ const noFloor = 1000
 // Layout returns what the configuration comes to, on the devices on which it can be. The error
 // joins what is wrong with the others, each as strictyaml.Error with its field.
 func (c *Config) Layout(h *Host) (*Layout, error) {
-	l := &Layout{ids: idsOf(c.Names()), words: map[uint16]string{linkMinor: "the whole link", othersMinor: "all without a network class"}}
+	l := &Layout{ids: idsOf(c.divided()), words: map[uint16]string{linkMinor: "the whole link", othersMinor: "all without a network class"}}
 	for name, id := range l.ids {
 		l.words[id] = "network class " + name
 	}
