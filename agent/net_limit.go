@@ -239,3 +239,37 @@ func (k *netClasses) limitNote(w *Workload) string {
 	}
 	return ""
 }
+
+// socketNotes say which sockets of a workload go without its class and its limit. The kernel tells
+// a socket by the group in which it was made (sock_cgroup_data), and one that it accepts by that of
+// the listening one.
+func (k *netClasses) socketNotes(w *Workload) []string {
+	config := k.n.opt.Classes
+	g, err := k.groupOf(w)
+	if err != nil || !config.tellsApart(&w.Spec) {
+		return nil
+	}
+	what, of := "the class", fmt.Sprintf("network class %q", config.ClassOf(NetClass, &w.Spec))
+	if !config.Net.Has(config.ClassOf(NetClass, &w.Spec)) {
+		what, of = "the limit", "what it sends and receives"
+	}
+	switch {
+	case w.Spec.Descendants && w.Spec.Group == "":
+		return []string{fmt.Sprintf("%s: its processes were adopted: connections and listening sockets that they had by then stay without %s; start it with 'berth run' for all to have it", of, what)}
+	case w.LateNet && g.own:
+		return []string{fmt.Sprintf("%s: it got %s while it ran: connections and listening sockets that it had by then stay without; start it with %[2]s for all to have it", of, what)}
+	}
+	return nil
+}
+
+// respec gives a workload another spec.
+func (n *Node) respec(w *Workload, spec Spec) {
+	w.LateNet = lateNet(w, n.opt.Classes, &spec, n.opt.Classes)
+	w.Spec = spec
+}
+
+// lateNet reports whether the packets of a workload are told apart only since it runs, once it has
+// a spec and a node has classes in the place of others.
+func lateNet(w *Workload, was ClassConfig, spec *Spec, is ClassConfig) bool {
+	return is.tellsApart(spec) && (w.LateNet || w.State != Reserved && !was.tellsApart(&w.Spec))
+}
