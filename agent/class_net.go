@@ -43,11 +43,11 @@ func (*netClasses) asks(c *Transition, w *Workload) bool {
 	return w.Spec.asksFor(NetClass) && c.asks(w.ID())
 }
 
-// members are the workloads with a class, those that are only reserved not.
+// members are the workloads with a class that devices have, those that are only reserved not.
 func (k *netClasses) members(all iter.Seq[*Workload]) (members []*Workload) {
 	config := k.n.opt.Classes
 	for w := range all {
-		if name := config.ClassOf(NetClass, &w.Spec); config.Net.Has(name) && w.State != Reserved {
+		if name := config.ClassOf(NetClass, &w.Spec); config.Net.Divides(name) && w.State != Reserved {
 			members = append(members, w)
 		}
 	}
@@ -110,7 +110,7 @@ func (k *netClasses) divide(c *Transition) (plan kernel.Plan, err error) {
 }
 
 // unmark are the steps that take the marks of groups away that are of workloads without a class.
-// The log has none of those in groups that Berth made: they would go with the group.
+// Those in groups that Berth made go with the group, unless that stays for a limit.
 func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Plan, err error) {
 	marked := map[string]bool{}
 	for _, w := range members {
@@ -121,7 +121,7 @@ func (k *netClasses) unmark(c *Transition, members []*Workload) (plan kernel.Pla
 			continue
 		}
 		g, err := k.groupOf(w)
-		if err != nil || g.own {
+		if err != nil || g.own && !k.n.opt.Classes.tellsApart(&w.Spec) {
 			continue
 		}
 		s := traffic.Unmark(g.dir)
@@ -162,12 +162,16 @@ func (k *netClasses) mark(c *Transition, w *Workload, g markedGroup, layout *tra
 	} else if err != nil && !absent {
 		return nil, fmt.Errorf("workload %q: %w", w.ID(), err)
 	} else if g.own && !k.made(c, g.dir) {
-		return nil, &ClassError{Kind: NetClass, Name: name, Reason: fmt.Sprintf("/%s is there, and this node did not make it: remove it (rmdir)", g.dir)}
+		return nil, &ClassError{Kind: NetClass, Name: name, Reason: errForeign(g.dir).Error()}
 	}
 	if !same {
 		plan = append(plan, s)
 	}
 	return plan, nil
+}
+
+func errForeign(dir string) error {
+	return fmt.Errorf("/%s is there, and this node did not make it: remove it (rmdir)", dir)
 }
 
 func (*netClasses) made(c *Transition, dir string) bool {
@@ -289,14 +293,14 @@ func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 
 func (k *netClasses) about(c *Transition, s kernel.Step) (name, id string) {
 	if traffic.IsLimit(s.Path) {
-		all, _ := k.limited(c.Workloads(), leftOut)
+		all, _ := k.changed(c, leftOut)
 		ids := all[path.Dir(s.Path)].ids
-		if i := slices.IndexFunc(ids, c.asks); i >= 0 {
-			return "", ids[i]
+		if len(ids) == 0 {
+			return "", ""
 		}
-		return "", ""
+		return "", ids[max(slices.IndexFunc(ids, c.asks), 0)]
 	}
-	for _, w := range k.members(c.Workloads()) {
+	for _, w := range k.joined(c.Workloads()) {
 		if g, err := k.groupOf(w); err == nil && (s.Path == g.dir || path.Dir(s.Path) == g.dir) {
 			return k.n.opt.Classes.ClassOf(NetClass, &w.Spec), w.ID()
 		}
@@ -313,8 +317,8 @@ func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err er
 			continue
 		}
 		g, err := k.groupOf(w)
-		if err != nil || !g.own {
-			continue // a note says so
+		if err != nil || !g.own || !k.made(c, g.dir) {
+			continue // it was told
 		}
 		for range 2 {
 			n, err := k.move(w, g)
@@ -366,31 +370,19 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	note := func(text string) {
 		notes = append(notes, fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), text))
 	}
+	if !k.n.opt.Classes.Net.Divides(k.n.opt.Classes.ClassOf(NetClass, &w.Spec)) {
+		return nil // limitNote says what is not in force
+	}
 	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
 		note(text)
 	}
-	g, err := k.groupOf(w)
-	if err != nil {
+	if _, err := k.groupOf(w); err != nil {
 		note(err.Error())
-	}
-	// The kernel tells a socket by the group in which it was made (sock_cgroup_data), and one that
-	// it accepts by that of the listening one.
-	if w.Spec.Descendants && w.Spec.Group == "" {
-		note("its processes were adopted: connections and listening sockets that they had by then stay without the class; start it with 'berth run' for all to have it")
-	} else if w.LateNet && g.own {
-		note("it got the class while it ran: connections and listening sockets that it had by then stay without the class; start it with the class for all to have it")
 	}
 	if pid, ok := k.apart(w); ok {
 		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
 	}
 	return notes
-}
-
-// respec gives a workload another spec, and notes whether that has it get a network class late.
-func (n *Node) respec(w *Workload, spec Spec) {
-	was, is := n.opt.Classes.ClassOf(NetClass, &w.Spec), n.opt.Classes.ClassOf(NetClass, &spec)
-	w.LateNet = is != "" && (w.LateNet || was == "")
-	w.Spec = spec
 }
 
 // layoutNotes are those of the devices, the same for all classes.
@@ -452,7 +444,11 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 	for _, link := range layout.Links {
 		s.Notes = append(s.Notes, link.Notes...)
 	}
-	for _, name := range append(r.config.Net.Names(), traffic.Others) {
+	names := r.config.Net.Names()
+	if len(r.config.Net.Links()) > 0 {
+		names = append(names, traffic.Others)
+	}
+	for _, name := range names {
 		use := ClassUse{Name: name, Workloads: r.members(NetClass, name)}
 		if name == traffic.Others {
 			use.Workloads = []string{everybodyElse}
@@ -460,7 +456,12 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		if rate := r.config.Net.Classes[name].Receive; rate > 0 {
 			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " each"})
 		}
-		use.InForce = !r.planned && len(use.Workloads) > 0 && len(layout.Links) > 0
+		use.InForce = !r.planned && len(use.Workloads) > 0
+		if name != traffic.Others && !r.config.Net.Divides(name) {
+			s.Classes = append(s.Classes, use)
+			continue
+		}
+		use.InForce = use.InForce && len(layout.Links) > 0
 		for i := range layout.Links {
 			link := &layout.Links[i]
 			of := link.Find(layout, name)

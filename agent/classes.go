@@ -238,7 +238,9 @@ type ClassError struct {
 	// Name is the class's; "" if it is any of the kind.
 	Name string
 	// ID is the workload's; "" if no workload can have it.
-	ID     string
+	ID string
+	// Limit is true if it is about what the workload may send and receive, and no class.
+	Limit  bool
 	Reason string
 	// Err is what the host refuses, or lacks; nil if Reason says why.
 	Err error
@@ -287,7 +289,11 @@ func (k *concerned) refusal(c *Transition, err error) error {
 	if e, ok := errors.AsType[*kernel.StepError](err); ok {
 		name, id = k.about(c, e.Step)
 	}
-	return refusal(k.kind, name, id, err)
+	err = refusal(k.kind, name, id, err)
+	if class, ok := errors.AsType[*ClassError](err); ok && k.kind == NetClass && name == "" && id != "" {
+		class.Limit = true
+	}
+	return err
 }
 
 // isClassStep reports whether a step is one of a classifier.
@@ -337,10 +343,11 @@ func (n *Node) classNotes(w *Workload) (notes []string) {
 			notes = append(notes, k.open(n).notes(w)...)
 		}
 	}
-	if note := (&netClasses{n}).limitNote(w); note != "" {
+	net := &netClasses{n}
+	if note := net.limitNote(w); note != "" {
 		notes = append(notes, note)
 	}
-	return notes
+	return append(notes, net.socketNotes(w)...)
 }
 
 // notesOnce are the notes about a class that are the same of all its workloads, found once
@@ -459,6 +466,9 @@ func (n *Node) wants(c *Transition, kind ClassKind, name, id string) bool {
 		w := c.After(of)
 		if w == nil || id != "" && id != of || !c.asks(of) {
 			return false
+		}
+		if kind == NetClass && name == "" && id != "" {
+			return n.wantsLimit(c, id)
 		}
 		has := config.ClassOf(kind, &w.Spec)
 		return has != "" && (name == "" || has == name)

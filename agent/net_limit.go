@@ -41,10 +41,10 @@ func (c ClassConfig) Limited(s *Spec) bool {
 }
 
 // LacksBandwidth says why no control group of a host can have a Bandwidth, or a network class:
-// a *kernel.NotSupportedError, or nil.
+// a *kernel.NotSupportedError, or nil. The files are those of traffic.Over.
 func LacksBandwidth(fsys fs.FS) error {
 	if cgroup.Unified(fsys) != "" {
-		return nil
+		return traffic.Lacks(fsys)
 	}
 	return &kernel.NotSupportedError{
 		Feature: "network classes", Reason: "cgroup v2 is not mounted, and on v1 no program sees the packets of a group",
@@ -57,6 +57,7 @@ type netLimit struct {
 	traffic.Limit
 	why string
 	ids []string // the workloads that it is for
+	own bool     // of a group that Berth makes for it
 }
 
 // limitsOf are the limits that a workload takes, by control group; what is a
@@ -66,6 +67,9 @@ func (k *netClasses) limitsOf(w *Workload) (map[string]netLimit, error) {
 		return nil, nil
 	}
 	g, err := k.groupOf(w)
+	if err == nil {
+		err = LacksBandwidth(k.n.root.FS())
+	}
 	if err != nil || k.awaited(w, g) {
 		return nil, err
 	}
@@ -79,12 +83,12 @@ func (k *netClasses) limitsOf(w *Workload) (map[string]netLimit, error) {
 				Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)",
 			}
 		} else if own != (traffic.Limit{}) {
-			all[around] = netLimit{own, "what its pod may send and receive", []string{w.ID()}}
+			all[around] = netLimit{own, "what its pod may send and receive", []string{w.ID()}, false}
 		}
 		own = traffic.Limit{}
 	}
 	if l := own.Min(k.n.opt.Classes.receiveOf(&w.Spec)); l != (traffic.Limit{}) {
-		all[g.dir] = netLimit{l, "what it may send and receive", []string{w.ID()}}
+		all[g.dir] = netLimit{l, "what it may send and receive", []string{w.ID()}, g.own}
 	}
 	return all, err
 }
@@ -101,10 +105,31 @@ func (k *netClasses) limited(workloads iter.Seq[*Workload], fail func(*Workload,
 		}
 		for dir, l := range some {
 			was := all[dir]
-			all[dir] = netLimit{l.Min(was.Limit), l.why, append(was.ids, l.ids...)}
+			all[dir] = netLimit{l.Min(was.Limit), l.why, append(was.ids, l.ids...), l.own}
 		}
 	}
 	return all, nil
+}
+
+// changed are the limits of all workloads, and no limit of the groups that may lose one.
+func (k *netClasses) changed(c *Transition, fail func(*Workload, error) error) (map[string]netLimit, error) {
+	all, err := k.limited(c.Workloads(), fail)
+	if err != nil {
+		return nil, err
+	}
+	for w := range c.Workloads() {
+		g, err := k.groupOf(w)
+		if l, is := all[g.dir]; err == nil && !g.own && (!is || l.Limit == traffic.Limit{}) {
+			all[g.dir] = netLimit{why: "no limit", ids: append(l.ids, w.ID())}
+		}
+	}
+	return all, nil
+}
+
+// wantsLimit reports whether a transition asks for what a workload may send and receive.
+func (n *Node) wantsLimit(c *Transition, id string) bool {
+	was, is := c.Before(id), c.After(id)
+	return is != nil && c.asks(id) && (n.opt.Classes.Limited(&is.Spec) || was != nil && n.opt.Classes.Limited(&was.Spec))
 }
 
 // leftOut is for limited where what cannot be is told elsewhere.
@@ -129,50 +154,77 @@ func (k *netClasses) limits(c *Transition, before kernel.Plan) (plan kernel.Plan
 	}) {
 		return nil, nil
 	}
-	all, err := k.limited(c.Workloads(), func(w *Workload, err error) error {
-		if errors.Is(err, kernel.ErrNotSupported) && !(c.asks(w.ID()) && !w.Spec.Bandwidth.none()) {
-			return nil // a note says so
+	all, err := k.changed(c, func(w *Workload, err error) error {
+		lacks := errors.Is(err, kernel.ErrNotSupported) // a note says so
+		switch {
+		case c.asks(w.ID()) && (!lacks || !w.Spec.Bandwidth.none()):
+			return limitError(w.ID(), err)
+		case !lacks:
+			k.n.without(NetClass, "", w.ID(), err)
 		}
-		return refusal(NetClass, "", w.ID(), fmt.Errorf("workload %q: %w", w.ID(), err))
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	for w := range c.Workloads() { // those that lose one
-		if g, err := k.groupOf(w); err == nil && !g.own {
-			if _, is := all[g.dir]; !is {
-				all[g.dir] = netLimit{why: "no limit"}
-			}
-		}
-	}
 	for _, dir := range slices.Sorted(maps.Keys(all)) {
 		l := all[dir]
-		s := traffic.SetLimit(dir, l.Limit, l.why)
-		_, same, err := k.n.root.Shows(s)
-		switch absent := errors.Is(err, fs.ErrNotExist); {
-		case absent && l.Limit == traffic.Limit{}:
+		some, err := k.limit(c, dir, &l, before)
+		plan = append(plan, some...)
+		if err == nil {
 			continue
-		case absent && strings.HasPrefix(path.Base(dir), netGroup):
-			if !slices.ContainsFunc(before, func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) {
-				plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: dir, Back: path.Dir(dir) + "/cgroup.procs", Why: l.why})
-			}
-		case absent && slices.ContainsFunc(l.ids, func(id string) bool { return c.Before(id) != nil }):
-			continue // somebody removed it
-		case err != nil && !absent:
-			return nil, fmt.Errorf("workloads %s: %w", strings.Join(l.ids, ", "), err)
 		}
-		if !same && !c.Yielded(s.Path) {
-			plan = append(plan, s)
+		if i := slices.IndexFunc(l.ids, func(id string) bool { return k.n.wantsLimit(c, id) }); i >= 0 {
+			return nil, limitError(l.ids[i], err)
 		}
+		k.n.without(NetClass, "", l.ids[0], err)
 	}
 	return plan, nil
 }
 
+// limitError is why a workload cannot have a limit.
+func limitError(id string, err error) error {
+	return &ClassError{Kind: NetClass, ID: id, Limit: true, Err: fmt.Errorf("workload %q: %w", id, err)}
+}
+
+// limit are the writes for the limit of one group.
+func (k *netClasses) limit(c *Transition, dir string, l *netLimit, before kernel.Plan) (plan kernel.Plan, err error) {
+	s := traffic.SetLimit(dir, l.Limit, l.why)
+	same := false
+	switch _, err := fs.Stat(k.n.root.FS(), dir); {
+	case err == nil:
+		if l.own && !k.made(c, dir) {
+			return nil, errForeign(dir)
+		}
+		if _, same, err = k.n.root.Shows(s); err != nil {
+			return nil, fmt.Errorf("what it may send and receive: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("what it may send and receive: %w", err)
+	case l.Limit == traffic.Limit{}:
+		return nil, nil
+	case l.own:
+		if !slices.ContainsFunc(before, func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) {
+			plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: dir, Back: path.Dir(dir) + "/cgroup.procs", Why: l.why})
+		}
+	case slices.ContainsFunc(l.ids, func(id string) bool { return c.Before(id) != nil }):
+		return nil, nil // somebody removed it
+	}
+	if !same && !c.Yielded(s.Path) {
+		plan = append(plan, s)
+	}
+	return plan, nil
+}
+
+// tellsApart reports whether a workload's packets are told apart: for a class, or for a limit.
+func (c ClassConfig) tellsApart(s *Spec) bool {
+	return c.Net.Has(c.ClassOf(NetClass, s)) || c.Limited(s)
+}
+
 // joined are the workloads whose processes are to be in a group that tells packets apart.
 func (k *netClasses) joined(all iter.Seq[*Workload]) (joined []*Workload) {
-	config := k.n.opt.Classes
 	for w := range all {
-		if w.State != Reserved && (config.Net.Has(config.ClassOf(NetClass, &w.Spec)) || config.Limited(&w.Spec)) {
+		if w.State != Reserved && k.n.opt.Classes.tellsApart(&w.Spec) {
 			joined = append(joined, w)
 		}
 	}
@@ -186,4 +238,38 @@ func (k *netClasses) limitNote(w *Workload) string {
 		return "what it sends and receives has no limit of its own: " + err.Error()
 	}
 	return ""
+}
+
+// socketNotes say which sockets of a workload go without its class and its limit. The kernel tells
+// a socket by the group in which it was made (sock_cgroup_data), and one that it accepts by that of
+// the listening one.
+func (k *netClasses) socketNotes(w *Workload) []string {
+	config := k.n.opt.Classes
+	g, err := k.groupOf(w)
+	if err != nil || !config.tellsApart(&w.Spec) {
+		return nil
+	}
+	what, of := "the class", fmt.Sprintf("network class %q", config.ClassOf(NetClass, &w.Spec))
+	if !config.Net.Has(config.ClassOf(NetClass, &w.Spec)) {
+		what, of = "the limit", "what it sends and receives"
+	}
+	switch {
+	case w.Spec.Descendants && w.Spec.Group == "":
+		return []string{fmt.Sprintf("%s: its processes were adopted: connections and listening sockets that they had by then stay without %s; start it with 'berth run' for all to have it", of, what)}
+	case w.LateNet && g.own:
+		return []string{fmt.Sprintf("%s: it got %s while it ran: connections and listening sockets that it had by then stay without; start it with %[2]s for all to have it", of, what)}
+	}
+	return nil
+}
+
+// respec gives a workload another spec.
+func (n *Node) respec(w *Workload, spec Spec) {
+	w.LateNet = lateNet(w, n.opt.Classes, &spec, n.opt.Classes)
+	w.Spec = spec
+}
+
+// lateNet reports whether the packets of a workload are told apart only since it runs, once it has
+// a spec and a node has classes in the place of others.
+func lateNet(w *Workload, was ClassConfig, spec *Spec, is ClassConfig) bool {
+	return is.tellsApart(spec) && (w.LateNet || w.State != Reserved && !was.tellsApart(&w.Spec))
 }

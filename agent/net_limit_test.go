@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -152,5 +154,215 @@ func TestNetLimitWithoutV2(t *testing.T) {
 	s.Bandwidth.Send = 1
 	if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "bandwidth: 1bit is not 8kbit to 10Tbit") {
 		t.Errorf("a bit per second: %v", err)
+	}
+}
+
+// Over a tree that is not the live host, a limit is refused, and of one that is on record a note
+// says so.
+func TestNetLimitNotLive(t *testing.T) {
+	t.Parallel()
+	h, _ := netHost(t, "v2")
+	s := spec("api", place.LS, 100, 9000100)
+	s.Bandwidth.Send = 10e6
+	h.place(h.open(), s)
+	h.net = nil
+	n := h.open()
+	if w, err := n.Get(context.Background(), "api"); err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), "has no limit of its own: network classes: not supported: this is not the live host") {
+		t.Errorf("notes %q, %v", w.Notes, err)
+	}
+	s.Request.ID, s.PID = "web", 9000101
+	_, err := n.Place(context.Background(), s)
+	class, ok := errors.AsType[*ClassError](err)
+	if !ok || !class.Limit || class.ID != "web" || !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("%v", err)
+	}
+}
+
+// denied are calls that refuse, of one group, to read or write a limit.
+type denied struct {
+	*fakenet.Network
+	group       string
+	read, write error
+}
+
+func (d *denied) Limit(group string) (traffic.Limit, error) {
+	if group == d.group && d.read != nil {
+		return traffic.Limit{}, d.read
+	}
+	return d.Network.Limit(group)
+}
+
+func (d *denied) SetLimit(group string, l traffic.Limit) error {
+	if group == d.group && d.write != nil {
+		return d.write
+	}
+	return d.Network.SetLimit(group, l)
+}
+
+// What the kernel denies the limit of one workload is refused to the one who asks for it, and
+// keeps nobody else from a place, a limit or a repair.
+func TestNetLimitDenied(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const api, web = "sys/fs/cgroup/berth/api", "sys/fs/cgroup/berth/web"
+	for what, d := range map[string]denied{"read": {group: api, read: syscall.EPERM}, "write": {group: api, write: syscall.EPERM}} {
+		for _, placed := range []bool{false, true} {
+			t.Run(what, func(t *testing.T) {
+				h, net := netHost(t, "v2")
+				d.Network = net
+				limited := func(id string, pid int) Spec {
+					s := spec(id, place.LS, 100, pid)
+					s.Bandwidth.Send = 10e6
+					return s
+				}
+				if placed {
+					h.place(h.open(), limited("api", 9000100))
+					if err := net.SetLimit(api, traffic.Limit{}); err != nil { // somebody else
+						t.Fatal(err)
+					}
+				}
+				h.net = &d
+				n := h.open()
+				if !placed {
+					if what == "read" {
+						h.place(n, spec("api", place.LS, 100, 9000100))
+					} else {
+						_, err := n.Place(ctx, limited("api", 9000100))
+						if class, ok := errors.AsType[*ClassError](err); !ok || !class.Limit || class.ID != "api" || !errors.Is(err, syscall.EPERM) {
+							t.Errorf("asked for: %v", err)
+						}
+					}
+				}
+				h.place(n, limited("web", 9000101))
+				h.place(n, netted(limited("web2", 9000102), "first"))
+				if got := h.limits(net)[web]; got.Send != 10e6 {
+					t.Errorf("the other: %+v", got)
+				}
+				if err := net.SetLimit(web, traffic.Limit{}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := n.Reconcile(ctx); err != nil || h.limits(net)[web].Send != 10e6 {
+					t.Errorf("not repaired: %v, %v", h.limits(net), err)
+				}
+				if told := fmt.Sprint(h.events); placed && !strings.Contains(told, `workload "api" goes without`) {
+					t.Errorf("told %q", told)
+				}
+			})
+		}
+	}
+}
+
+// A group of the name of Berth's that somebody else made is left alone, with its processes.
+func TestNetLimitForeignGroup(t *testing.T) {
+	t.Parallel()
+	const dir = "sys/fs/cgroup/unified/berth-net-api"
+	h, net := netHost(t, "hybrid")
+	if err := errors.Join(h.k.Mkdir(dir), h.k.WriteFile(dir+"/cgroup.procs", "9000102")); err != nil {
+		t.Fatal(err)
+	}
+	n := h.open()
+	s := spec("api", place.LS, 100, 9000100)
+	s.Bandwidth.Send = 10e6
+	if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "is there, and this node did not make it") {
+		t.Errorf("%v", err)
+	}
+	if got := h.file(dir + "/cgroup.procs"); got != "9000102" || len(h.limits(net)) > 0 {
+		t.Errorf("processes %q, limits %v", got, h.limits(net))
+	}
+}
+
+// What sockets do without is told of limits as of classes: of one that came by resize, by adoption
+// or by a reload, and of a class that came by a reload.
+func TestNetLimitLate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, _ := netHost(t, "hybrid")
+	h.opt.Keep = true
+	n := h.open()
+	limited := func(id string, pid int) Spec {
+		s := spec(id, place.LS, 100, pid)
+		s.Bandwidth.Send = 10e6
+		return s
+	}
+	h.place(n, limited("first", 9000100))
+	h.place(n, spec("late", place.LS, 100, 9000101))
+	adopted := limited("adopted", 9000102)
+	adopted.Descendants = true
+	h.place(n, adopted)
+	h.place(n, spec("plain", place.LSR, 1000, 9000103))
+	if _, err := n.Resize(ctx, limited("late", 0)); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, want map[string]string) {
+		t.Helper()
+		for _, id := range []string{"first", "late", "adopted", "plain"} {
+			w, err := n.Get(ctx, id)
+			notes := strings.Join(w.Notes, "\n")
+			if err != nil || want[id] == "" && strings.Contains(notes, "stay without") || !strings.Contains(notes, want[id]) {
+				t.Errorf("%s, %s: notes %q, %v; want %q", when, id, notes, err, want[id])
+			}
+		}
+	}
+	want := map[string]string{
+		"late":    "what it sends and receives: it got the limit while it ran",
+		"adopted": "what it sends and receives: its processes were adopted",
+	}
+	check("resized", want)
+	c := *h.opt.Classes.Net
+	c.Service = maps.Clone(c.Service)
+	c.Service["LSR"] = "first"
+	h.opt.Classes.Net = &c
+	next, _, err := n.Revise(ctx, Revision{Options: h.options()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n = next
+	want["plain"] = `network class "first": it got the class while it ran`
+	check("reloaded", want)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = h.open()
+	defer n.Close()
+	check("opened again", want)
+}
+
+// A class that says only what its workloads receive takes no device: they send among the others.
+func TestNetReceiveOnly(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for layout, dir := range map[string]string{"v2": "sys/fs/cgroup/berth/api", "hybrid": "sys/fs/cgroup/unified/berth-net-api"} {
+		t.Run(layout, func(t *testing.T) {
+			h, net := netHost(t, layout)
+			h.opt.Classes.Net.Classes["mirror"] = traffic.Share{Receive: 20e6}
+			n := h.open()
+			h.place(n, netted(spec("api", place.LS, 100, 9000100), "bulk"))
+			if _, err := n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "mirror")); err != nil {
+				t.Fatal(err)
+			}
+			h.wantLimits(net, "resized", map[string]traffic.Limit{dir: {Receive: 20e6}})
+			if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
+				t.Errorf("eth0 has %v, marks %v", root, h.marks(net))
+			}
+			n.Close()
+			h.opt.Classes.Net = &traffic.Config{Classes: map[string]traffic.Share{"mirror": {Receive: 20e6}}}
+			if err := h.opt.Classes.Net.Validate(); err != nil {
+				t.Error(err)
+			}
+			n = h.open()
+			w := h.place(n, netted(spec("web", place.LS, 100, 9000101), "mirror"))
+			if len(h.limits(net)) != 2 || strings.Contains(strings.Join(w.Notes, "\n"), "network class") {
+				t.Errorf("no devices: %v, notes %q", h.limits(net), w.Notes)
+			}
+			r, err := n.ClassReport(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range r.Kinds {
+				if k.Kind == NetClass && (len(k.Classes) != 1 || !k.Classes[0].InForce || len(k.Classes[0].Links) > 0) {
+					t.Errorf("reported %+v", k.Classes)
+				}
+			}
+		})
 	}
 }

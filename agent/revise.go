@@ -256,6 +256,13 @@ func (d *revising) decide(n *Node, r *Revision) error {
 	}
 	maps.DeleteFunc(refused, func(_ string, err error) bool { return err == nil })
 	to := a.snapshot.refreshed()
+	for id, is := range to.records {
+		if was := t.records[id]; was != nil && is.format == 0 && is.Workload.Since.Equal(was.Workload.Since) {
+			if late := lateNet(was.Workload, n.opt.Classes, &is.Workload.Spec, d.next.opt.Classes); late != is.Workload.LateNet {
+				to.change(id, func(w *Workload) { w.LateNet = late })
+			}
+		}
+	}
 	var about []string
 	for _, id := range to.ids() {
 		was, is := t.records[id], to.records[id]

@@ -340,7 +340,7 @@ func (t *transaction) batch(to snapshot, focus ...string) (batch, error) {
 		if was == next || next.format > 0 {
 			continue
 		}
-		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) && next.Workload.Releasing == was.Workload.Releasing && next.Workload.State == was.Workload.State &&
+		if was != nil && next.Workload.Grant.Equal(was.Workload.Grant) && next.Workload.Releasing == was.Workload.Releasing && next.Workload.State == was.Workload.State && next.Workload.LateNet == was.Workload.LateNet &&
 			(!slices.Contains(focus, id) || next.Workload.Spec.equal(&was.Workload.Spec)) {
 			continue
 		}

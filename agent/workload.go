@@ -174,7 +174,7 @@ type Workload struct {
 	// Releasing is true once its processes are being killed for it to be released. It
 	// keeps its place until they have ended.
 	Releasing bool `json:"releasing,omitempty"`
-	// LateNet is true where it got its network class after it was placed.
+	// LateNet is true where it got its network class, or its limit, after it was placed.
 	LateNet bool `json:"lateNet,omitempty"`
 	// Since is when it was placed.
 	Since time.Time `json:"since"`

@@ -234,14 +234,16 @@ func (s scrape) placed(m api.Machine, stats api.Stats, list []agent.Workload) (s
 		figures[w.ID] = w.Figures
 	}
 	limits := make(map[string]*cgroup.Limits, len(list))
+	bandwidths := make(map[string]*agent.Bandwidth, len(list))
 	for i := range list {
 		limits[list[i].ID()] = &list[i].Limits
+		bandwidths[list[i].ID()] = &list[i].Spec.Bandwidth
 	}
 	for i := range shown {
 		o := &shown[i]
 		s.workload(o, asked[o.ID], figures[o.ID])
 		if l := limits[o.ID]; l != nil {
-			s.limits(l, s.labels(o.ID, o.Class))
+			s.limits(l, bandwidths[o.ID], s.labels(o.ID, o.Class))
 		}
 	}
 	return shown
@@ -250,9 +252,9 @@ func (s scrape) placed(m api.Machine, stats api.Stats, list []agent.Workload) (s
 // usualPeriod is that of a quota without one (cgroup.Limits).
 const usualPeriod = 100 * time.Millisecond
 
-// limits shows what Berth limits of a workload: what is 0 it leaves as found, and less than that is
+// limits shows what Berth limits of a workload, or of its pod, beside its classes: what is 0 it leaves as found, and less than that is
 // no limit.
-func (s scrape) limits(l *cgroup.Limits, who []string) {
+func (s scrape) limits(l *cgroup.Limits, net *agent.Bandwidth, who []string) {
 	show := func(resource, unit, device string, value float64) {
 		if value > 0 {
 			s.gauge("berth_workload_limit", value, slices.Concat(who, []string{resource, unit, device})...)
@@ -262,6 +264,8 @@ func (s scrape) limits(l *cgroup.Limits, who []string) {
 	show("memory", "bytes", "", float64(l.MemoryMax))
 	show("memory_high", "bytes", "", float64(l.MemoryHigh))
 	show("pids", "threads", "", float64(l.PIDsMax))
+	show("net_send", "bytes_per_second", "", float64(net.Send)/8)
+	show("net_receive", "bytes_per_second", "", float64(net.Receive)/8)
 	for _, m := range l.IOMax {
 		show("io_read", "bytes_per_second", m.Device, float64(m.ReadBPS))
 		show("io_write", "bytes_per_second", m.Device, float64(m.WriteBPS))

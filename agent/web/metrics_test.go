@@ -143,9 +143,14 @@ func limited(context.Context) ([]agent.Workload, error) {
 	of := func(id string, l cgroup.Limits) agent.Workload {
 		return agent.Workload{Spec: agent.Spec{Request: place.Request{ID: id}}, Limits: l}
 	}
+	sends := func(id string, l cgroup.Limits) agent.Workload {
+		w := of(id, l)
+		w.Spec.Bandwidth.Send, w.Spec.Bandwidth.Receive = 8e6, 16e6
+		return w
+	}
 	return []agent.Workload{
 		of("batch:a/b", cgroup.Limits{Quota: 50 * time.Millisecond, MemoryMax: cgroup.Unlimited, IOMax: []cgroup.IOMax{{Device: "8:0", ReadBPS: 1 << 20, WriteBPS: cgroup.Unlimited, WriteIOPS: 500}}}),
-		of("web", cgroup.Limits{Quota: 3 * time.Second, Period: time.Second, MemoryMax: 1 << 30, MemoryHigh: 1 << 29, PIDsMax: 99}), of("hidden", cgroup.Limits{PIDsMax: 1}),
+		sends("web", cgroup.Limits{Quota: 3 * time.Second, Period: time.Second, MemoryMax: 1 << 30, MemoryHigh: 1 << 29, PIDsMax: 99}), of("hidden", cgroup.Limits{PIDsMax: 1}),
 	}, nil
 }
 
@@ -160,6 +165,8 @@ func TestLimits(t *testing.T) {
 		`berth_workload_limit{class="LSE",device="",resource="cpu",unit="cpus",workload="web"} 3`,
 		`berth_workload_limit{class="LSE",device="",resource="memory",unit="bytes",workload="web"} 1.073741824e+09`,
 		`berth_workload_limit{class="LSE",device="",resource="memory_high",unit="bytes",workload="web"} 5.36870912e+08`,
+		`berth_workload_limit{class="LSE",device="",resource="net_receive",unit="bytes_per_second",workload="web"} 2e+06`,
+		`berth_workload_limit{class="LSE",device="",resource="net_send",unit="bytes_per_second",workload="web"} 1e+06`,
 		`berth_workload_limit{class="LSE",device="",resource="pids",unit="threads",workload="web"} 99`,
 	}
 	if got := r.lines("berth_workload_limit"); !slices.Equal(got, want) {

@@ -88,7 +88,12 @@ func (systemCalls) RemoveClass(index int, minor uint16) error {
 
 func (systemCalls) Mark(group string) (minor uint16, err error) {
 	err = withGroup(group, func(fd int) error {
-		return marks.each(fd, func(_ *ebpf.Program, of uint64) error { minor = uint16(of); return nil })
+		return marks.each(fd, func(_ *ebpf.Program, of uint64) error {
+			if minor == 0 { // of two, left by a kill, the first to run marks
+				minor = uint16(of)
+			}
+			return nil
+		})
 	})
 	return minor, err
 }
@@ -98,10 +103,11 @@ func (systemCalls) SetMark(group string, minor uint16) error {
 }
 
 func (systemCalls) Limit(group string) (l Limit, err error) {
+	// Of two, left by a kill, the smaller holds.
 	err = withGroup(group, func(fd int) error {
 		return errors.Join(
-			sending.each(fd, func(_ *ebpf.Program, rate uint64) error { l.Send = rateOf(rate); return nil }),
-			receiving.each(fd, func(_ *ebpf.Program, rate uint64) error { l.Receive = rateOf(rate); return nil }))
+			sending.each(fd, func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Send: rateOf(rate)}); return nil }),
+			receiving.each(fd, func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Receive: rateOf(rate)}); return nil }))
 	})
 	return l, err
 }

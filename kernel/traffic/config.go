@@ -15,7 +15,8 @@ import (
 // Config says which network classes there are to be, and on which devices.
 type Config struct {
 	// Devices are the network devices to divide, by name (eth0); the others are left alone.
-	Devices map[string]LinkConfig `json:"devices"`
+	// Default: none, which suits classes that have only receive.
+	Devices map[string]LinkConfig `json:"devices,omitempty"`
 	// Classes are what workloads may send, by name.
 	Classes map[string]Share `json:"classes"`
 	// Others is what all may send that have no class. Default: the floor that those of the
@@ -195,6 +196,17 @@ func (c *Config) Links() map[string]LinkConfig {
 // Has reports whether there is a class of the name.
 func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name) }
 
+// Divides reports whether there is a class of the name that devices have: one that says only what
+// its workloads receive is among the others there.
+func (c *Config) Divides(name string) bool {
+	return c.Has(name) && c.Classes[name] != Share{Receive: c.Classes[name].Receive}
+}
+
+// divided are the names of the classes that devices have, sorted.
+func (c *Config) divided() []string {
+	return slices.DeleteFunc(c.Names(), func(name string) bool { return !c.Divides(name) })
+}
+
 // OfService returns the class that a class of service has for its workloads that name none
 // themselves; "" where it has no such class.
 func (c *Config) OfService(class string) string { return c.Service[class] }
@@ -213,7 +225,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, &strictyaml.Error{Field: field, Err: fmt.Errorf(form, args...)})
 		}
 	}
-	want(len(c.Devices) > 0, "devices", "there are none: name those to divide, as in eth0: {}")
+	want(len(c.Devices) > 0 || len(c.Classes) > 0 && len(c.divided()) == 0 && c.Others == Share{}, "devices", "there are none: name those to divide, as in eth0: {}")
 	for _, name := range slices.Sorted(maps.Keys(c.Devices)) {
 		want(deviceName.MatchString(name) && name != "." && name != "..", "devices."+name, "%q is not the name of a network device", name)
 	}

@@ -377,6 +377,7 @@ func testLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.killed()
 	sender := func() {
 		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, b.groups[0], port), false))
 	}
@@ -420,6 +421,35 @@ func testLimits(t *testing.T) {
 		if try == 10 {
 			t.Error("without a limit it stays slow")
 			break
+		}
+	}
+}
+
+// killed has what a kill leaves between the attachment of a program and the detachment of another:
+// what is in force is told, and what is wished comes to be.
+func (b *bed) killed() {
+	b.Helper()
+	for _, old := range []uint64{1e6, 4e6} { // bytes per second
+		const wish = 2e6
+		err := withGroup(b.groups[0], func(fd int) error {
+			return errors.Join(sending.add(fd, old), sending.add(fd, wish), marks.add(fd, firstMinor), marks.add(fd, firstMinor+1))
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		l, err := (systemCalls{}).Limit(b.groups[0])
+		if l.Send != rateOf(min(old, wish)) || err != nil {
+			b.Errorf("two limits: %+v, %v", l, err)
+		}
+		if minor, err := (systemCalls{}).Mark(b.groups[0]); minor != firstMinor || err != nil {
+			b.Errorf("two marks: %x, %v", minor, err)
+		}
+		err = errors.Join((systemCalls{}).SetLimit(b.groups[0], Limit{Send: rateOf(wish)}), (systemCalls{}).SetMark(b.groups[0], 0))
+		if l, again := (systemCalls{}).Limit(b.groups[0]); l.Send != rateOf(wish) || errors.Join(err, again) != nil {
+			b.Errorf("written: %+v, %v", l, errors.Join(err, again))
+		}
+		if err := (systemCalls{}).SetLimit(b.groups[0], Limit{}); err != nil {
+			b.Error(err)
 		}
 	}
 }

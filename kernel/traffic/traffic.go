@@ -121,13 +121,22 @@ type Device struct {
 // Host has the network devices of a host.
 type Host struct{ Devices map[string]*Device }
 
+// Lacks is a *kernel.NotSupportedError over a tree that is not the live host: what Over adds is
+// not there.
+func Lacks(fsys fs.FS) error {
+	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
+		return &kernel.NotSupportedError{Feature: "network classes", Reason: "this is not the live host", Remedy: "open /"}
+	}
+	return nil
+}
+
 // Read reads the devices, and of those that a configuration names what their hardware says. Over
 // a tree that is not the live host it is a *kernel.NotSupportedError.
 func Read(fsys fs.FS, c *Config) (*Host, error) {
-	text, err := fs.ReadFile(fsys, path.Join(dir, allFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &kernel.NotSupportedError{Feature: "network classes", Reason: "this is not the live host", Remedy: "open /"}
+	if err := Lacks(fsys); err != nil {
+		return nil, err
 	}
+	text, err := fs.ReadFile(fsys, path.Join(dir, allFile))
 	h := &Host{}
 	if err == nil {
 		h.Devices, err = parseDevices(string(text))
@@ -215,7 +224,8 @@ type Layout struct {
 	words map[uint16]string // by minor
 }
 
-// MarkOf returns the text that the file of a control group (MarkFile) has for a class.
+// MarkOf returns the text that the file of a control group (MarkFile) has for a class that devices
+// have (Config.Divides).
 func (l *Layout) MarkOf(class string) string { return mark(l.ids[class]) }
 
 // Find returns what a class has of a device; Others is that of everybody else.
@@ -260,7 +270,7 @@ const noFloor = 1000
 // Layout returns what the configuration comes to, on the devices on which it can be. The error
 // joins what is wrong with the others, each as strictyaml.Error with its field.
 func (c *Config) Layout(h *Host) (*Layout, error) {
-	l := &Layout{ids: idsOf(c.Names()), words: map[uint16]string{linkMinor: "the whole link", othersMinor: "all without a network class"}}
+	l := &Layout{ids: idsOf(c.divided()), words: map[uint16]string{linkMinor: "the whole link", othersMinor: "all without a network class"}}
 	for name, id := range l.ids {
 		l.words[id] = "network class " + name
 	}

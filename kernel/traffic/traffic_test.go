@@ -119,6 +119,8 @@ func TestBadConfig(t *testing.T) {
 	net.Put("eth9", traffic.Qdisc{Kind: "fq_codel", Handle: 0x80010000})
 	for text, want := range map[string][]string{
 		"{}": {"devices: there are none", "classes: there are none"},
+		"classes: {a: {receive: 20Mbit}, b: {receive: 20Mbit, priority: 2}}": {"devices: there are none"},
+		"classes: {a: {receive: 20Mbit}}\nothers: {priority: 2}":             {"devices: there are none"},
 		"{devices: {eth0: {rate: 0Mbit}}, classes: {a: {floor: 1Mb, ceiling: 0%}}}": {
 			`"0Mbit" is no rate from 8kbit to 10Tbit`, `"1Mb" is no rate`, `"0%" is not above 0%`,
 		},

@@ -5,13 +5,16 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fakenet"
 	"berth.dev/berth/kernel/traffic"
+	"berth.dev/berth/place"
 )
 
 // A pod's containers are held together to what its words say, as long as one of them is there:
@@ -92,6 +95,33 @@ func TestBandwidth(t *testing.T) {
 					t.Errorf("both have stopped: limit %+v", got)
 				}
 			})
+		}
+	}
+}
+
+// Where the node's root is not the live one, as in a container with the host's below /host, no pod
+// has a limit, and is told so.
+func TestBandwidthNotLive(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), nil)
+	p := pod("web", map[string]string{"koordinator.sh/networkQOS": `{"EgressLimit": "10M"}`})
+	p.Linux.CgroupParent = "/kubepods/poduid-web"
+	h.begin(p, container(p, "a", 100))
+	if told := h.heard.kinds(Word); len(told) != 1 || !strings.Contains(told[0], "this is not the live host") {
+		t.Errorf("told %q", told)
+	}
+}
+
+// A limit that cannot be had takes no class with it, and a class no limit.
+func TestDropLimit(t *testing.T) {
+	t.Parallel()
+	spec := agent.Spec{Request: place.Request{ID: "a"}, Annotations: map[string]string{}, Bandwidth: agent.Bandwidth{Limit: traffic.Limit{Send: 10e6}}}
+	spec.SetClass(agent.NetClass, "bulk")
+	for _, limit := range []bool{true, false} {
+		specs := []agent.Spec{spec}
+		lost := dropClasses(specs, &agent.ClassError{Kind: agent.NetClass, ID: "a", Limit: limit, Err: syscall.EPERM})
+		if len(lost) != 1 || (lost[0].name == "") != limit || (specs[0].Classes[agent.NetClass] == "bulk") != limit || (specs[0].Bandwidth == agent.Bandwidth{}) != limit {
+			t.Errorf("limit %v: lost %+v, left %+v", limit, lost, specs[0])
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (p *Plugin) bandwidth(bits int64) error {
 	if err := (traffic.Limit{Send: traffic.Rate(bits)}).Validate(); err != nil {
 		return err
 	}
-	return agent.LacksBandwidth(p.opt.Node.Root.FS())
+	return agent.LacksBandwidth(traffic.Over(p.opt.Node.Root).FS())
 }
 
 // limitPod gives a spec what its pod may send and receive, in bits per second. All containers
@@ -156,20 +156,25 @@ func without(specs []agent.Spec, strict bool, try func() error) (lost []refused,
 	return lost, nil
 }
 
-// dropClasses takes off specs the classes asked for by name that an error is about, and returns
-// them; none if it is about something else, or about a container that is not among them.
+// dropClasses takes off specs the classes asked for by name that an error is about, or the limit,
+// and returns them; none if it is about something else, or about a container that is not among them.
 func dropClasses(specs []agent.Spec, err error) (all []refused) {
 	class, ok := errors.AsType[*agent.ClassError](err)
 	if !ok {
 		return nil
 	}
+	for i := range specs {
+		if s := &specs[i]; class.Limit && class.ID == s.Request.ID && s.Bandwidth != (agent.Bandwidth{}) {
+			s.Bandwidth = agent.Bandwidth{}
+			all = append(all, refused{of: i, kind: class.Kind, why: err})
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
 	drop := func(only string) {
 		for i := range specs {
 			s := &specs[i]
-			if class.Kind == agent.NetClass && class.Name == "" && (class.ID == "" || class.ID == s.Request.ID) && s.Bandwidth != (agent.Bandwidth{}) {
-				s.Bandwidth = agent.Bandwidth{}
-				all = append(all, refused{of: i, kind: class.Kind, why: err})
-			}
 			name := s.Classes[class.Kind]
 			if name == "" || name == podwords.NoClass || only != "" && name != only || class.ID != "" && class.ID != s.Request.ID {
 				continue
