@@ -60,8 +60,8 @@ type netLimit struct {
 	own bool     // of a group that Berth makes for it
 }
 
-// limitsOf are the limits that a workload takes, by control group; what is a
-// *kernel.NotSupportedError cannot be.
+// limitsOf are the limits that a workload takes, by control group. It returns a
+// *kernel.NotSupportedError, beside the others, for what cannot be.
 func (k *netClasses) limitsOf(w *Workload) (map[string]netLimit, error) {
 	if !k.n.opt.Classes.Limited(&w.Spec) || w.State == Reserved {
 		return nil, nil

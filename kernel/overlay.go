@@ -35,7 +35,7 @@ type OverlayRenames interface {
 	Renamed(name string, inode uint64) string
 }
 
-// Renamed asks the overlays of a tree; "" is of one that has none.
+// Renamed asks the overlays of a tree; "" if it has none.
 func Renamed(fsys fs.FS, name string, inode uint64) string {
 	if r, ok := fsys.(OverlayRenames); ok {
 		return r.Renamed(name, inode)

@@ -80,7 +80,6 @@ func (s *State) PoolMembers(pool string) (ids []string) {
 // needed is what workloads in the default pool, but for one, leave of it. The state has their
 // sums: thousands may share, and a refusal names a few of them.
 func (s *State) needed(but string) (o Obstacle, ok bool) {
-	in := func(g *Grant) bool { return !g.Share.Counted && !g.Share.Within.IsEmpty() }
 	all, milli := 0, 0
 	for _, b := range s.bounds {
 		all += b.Grants
@@ -88,7 +87,7 @@ func (s *State) needed(but string) (o Obstacle, ok bool) {
 			milli += b.Milli
 		}
 	}
-	if g, held := s.Grant(but); held && in(g) {
+	if g, held := s.Grant(but); held && g.Share.follows() {
 		all--
 		if !g.Request.Class.Traits().Borrow {
 			milli -= g.Share.Milli
@@ -98,7 +97,7 @@ func (s *State) needed(but string) (o Obstacle, ok bool) {
 		return o, false
 	}
 	for g := range s.Grants() {
-		if g.ID != but && in(g) {
+		if g.ID != but && g.Share.follows() {
 			if o.By = append(o.By, g.ID); len(o.By) == min(all, named+1) {
 				break
 			}

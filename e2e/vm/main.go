@@ -14,7 +14,7 @@
 //
 // Boot runs berth in a guest of that kit and prints what it writes, for
 // experiments that want another machine than this one, or with -systemd what a
-// program there writes. The exit status is its.
+// program there writes. It exits with that program's status.
 package main
 
 import (

@@ -68,7 +68,7 @@ type Host struct {
 	existed map[string][]string
 	// divided are the groups whose share of caches or bandwidth is cut.
 	divided map[string]*division
-	// lowered are the classes of groups whose rate is, by group.
+	// lowered are the classes of the groups whose rate is lowered, by group.
 	lowered map[string]uint16
 	// givesWay says that the writer of classes has its groups removed where it needs room (Base).
 	givesWay bool

@@ -27,8 +27,8 @@ func (h *Host) network() (*traffic.Host, error) {
 // senderDir is the directory of a group by which its packets are told.
 func (h *Host) senderDir(group string) string { return path.Join(cgroup.Unified(h.root.FS()), group) }
 
-// sender is a group whose rate is to be lowered: its directory, and of which class it is without that,
-// which may be that of a group around it; 0 is of none.
+// sender is a group whose rate is to be lowered: its directory, and the number of its class without
+// that, which may be that of a group around it; 0 if it has none.
 func (h *Host) sender(group string) (dir string, of uint16, err error) {
 	if err := valid(group); err != nil {
 		return "", 0, err

@@ -72,7 +72,7 @@ type Workload struct {
 	// Traffic is how many bytes per second it moves between its busiest last-level cache and
 	// memory; 0 is unknown.
 	Traffic float64
-	// Link is the number of the network link that it waits for, 0 if it does for none. Sending is what
+	// Link is the number of the network link that it waits for, 0 if it waits for none. Sending is what
 	// a suspect may send over those of its victims.
 	Link    int
 	Sending []Sending

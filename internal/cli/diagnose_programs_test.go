@@ -24,6 +24,7 @@ type played struct {
 	throttled        float64
 	from             int // the second in which it is told first
 	group            bool
+	called           string // the group's workload
 	stall, queue     float64
 	queuedBy         string
 	withoutSchedstat bool
@@ -46,7 +47,7 @@ func play(t *testing.T, seconds int, stall float64, of ...played) string {
 	}
 	for _, p := range of {
 		if p.group {
-			header.Groups = append(header.Groups, observe.Group{Path: p.name})
+			header.Groups = append(header.Groups, observe.Group{Path: p.name, Name: p.called})
 		}
 	}
 	name := filepath.Join(t.TempDir(), "recording")
@@ -118,6 +119,10 @@ func TestDiagnosePrograms(t *testing.T) {
 	idle := played{name: "sshd", use: 0.001}
 	batch, api := played{name: "demo/batch", group: true, use: 1.3, wait: 2.7, stall: 1, queue: 0.012, queuedBy: "demo/api"},
 		played{name: "demo/api", group: true, use: 0.5, wait: 0.5, stall: 0.3, queue: 0.004, queuedBy: "demo/batch"}
+	placed := played{name: "berth/web", called: "shop/web", group: true, use: 0.001}
+	starved, unknown := placed, placed
+	starved.wait, starved.stall = 1, 0.99
+	unknown.withoutSchedstat = true
 	late := hog
 	late.from = 9
 	probed := web
@@ -141,6 +146,10 @@ func TestDiagnosePrograms(t *testing.T) {
 		{"both-batch.txt", 20, 0.9, exitFindings, []string{"--sensitive", "/demo/batch"}, []played{batch, api}},
 		{"sensitive.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []played{hog, web, evil}},
 		{"sensitive-quiet.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process sshd"}, []played{hog, web, evil, idle}},
+		// Who waits is not idle, nor is it known to be without a figure of that.
+		{"placed-quiet.txt", 6, 0.1, exitOK, []string{"shop/web"}, []played{hog, placed}},
+		{"placed-starved.txt", 6, 0.99, exitFindings, []string{"--sensitive", "shop/web"}, []played{hog, starved}},
+		{"placed-unknown.txt", 6, 0.1, exitOK, []string{"shop/web"}, []played{hog, unknown}},
 		{"one.txt", 20, 0.78, exitFindings, []string{"process nginx"}, []played{hog, web, evil}},
 		// Too short for a rule, but nobody is told that nothing is the matter.
 		{"short.txt", 6, 0.78, exitFindings, nil, []played{kernel, hog, web, idle}},

@@ -41,6 +41,7 @@ type diagnosis struct {
 
 	overview    string
 	verbose     bool
+	about       string // Target or Sensitive, by its group
 	programs    int    // that were looked at
 	victim      string // by its group, as the first finding has it
 	culprit     string // likewise, or who used most CPU time
@@ -93,7 +94,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	first, last := ticks[0][0].Time, ticks[len(ticks)-1][0].Time
 	d := &diagnosis{
 		Target: shownName(h, target), Sensitive: shownName(h, sensitive), Seconds: (last - first).Seconds(),
-		Looked: []string{}, Findings: []foundRow{}, levels: meanLevels(ticks),
+		Looked: []string{}, Findings: []foundRow{}, levels: meanLevels(ticks), about: target + sensitive,
 	}
 	d.describe(h, ticks[0])
 	window := max(watch.Second, (last-first)/watch.Time(len(ticks)-1))

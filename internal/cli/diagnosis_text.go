@@ -80,7 +80,7 @@ func (d *diagnosis) writeFindings(b *strings.Builder) {
 		return
 	}
 	if d.Sensitive != "" && !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim == d.Sensitive }) {
-		fmt.Fprintf(b, "\nNothing found about %s%s. Of others:\n", plain.Line(d.Sensitive), d.idle(d.Sensitive))
+		fmt.Fprintf(b, "\nNothing found about %s%s. Of others:\n", plain.Line(d.Sensitive), d.idle())
 	}
 	victim := d.Findings[0].Victim
 	var others []string
@@ -156,7 +156,7 @@ func (d *diagnosis) writeNothing(b *strings.Builder) {
 	case !d.short() && about == "":
 		b.WriteString("\nNothing found.\n")
 	case about != "":
-		fmt.Fprintf(b, "\nNothing found about %s%s.\n", plain.Line(about), d.idle(about))
+		fmt.Fprintf(b, "\nNothing found about %s%s.\n", plain.Line(about), d.idle())
 	}
 	if d.short() {
 		b.WriteString("\n")
@@ -167,10 +167,19 @@ func (d *diagnosis) writeNothing(b *strings.Builder) {
 	}
 }
 
-// idle says that a workload had nothing to do meanwhile: then nothing can be found about it.
-func (d *diagnosis) idle(name string) string {
-	if used, known := d.levels[name][watch.CPUTime]; !known || used >= 0.005 {
+// idle says that a workload got no CPU time meanwhile, and why: with nothing to do, nothing can be
+// found about it.
+func (d *diagnosis) idle() string {
+	of := d.levels[d.about]
+	used, known := of[watch.CPUTime]
+	if !known || used >= 0.005 {
 		return ""
+	}
+	switch wait, known := of[watch.CPUWait]; {
+	case !known:
+		return ": it got no CPU time, and whether it waited for any is not known"
+	case wait >= 0.005:
+		return fmt.Sprintf(": it got no CPU time, and waited for it, %.2f s of all threads per second", wait)
 	}
 	return ": it used no CPU time meanwhile. Look again while it is asked for something (as by berth lab probe URL)"
 }

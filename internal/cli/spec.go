@@ -245,7 +245,7 @@ func (f *specFlags) validateCPUs(cmd *cobra.Command, n node) error {
 		errs = append(errs, fmt.Errorf("--cpuset %s: not there, or not for workloads (allowed): %s; the host has %s for them", f.cpuset, cpuWords(none), cpuWords(cpus)))
 	}
 	if none := f.mems.Minus(mems); !none.IsEmpty() && !mems.IsEmpty() {
-		errs = append(errs, fmt.Errorf("--mems %s: this host has no memory node %s, but %s", f.mems, none, mems))
+		errs = append(errs, fmt.Errorf("--mems %s: memory nodes %s: not there; the host has %s", f.mems, none, mems))
 	}
 	return errors.Join(errs...)
 }

@@ -69,8 +69,8 @@ func TestMarkdownPages(t *testing.T) {
 	}
 }
 
-// What README and quick-starts send a reader to is no longer than a page for users, nor are its
-// first words without anything to see. Measurements are evidence, which is looked up.
+// README and quick-starts send a reader to pages for users only, whose length and first screens other
+// tests check, or to measurements: those are evidence, which is looked up.
 func TestWhatANewcomerIsSentTo(t *testing.T) {
 	t.Parallel()
 	all := pages(t)

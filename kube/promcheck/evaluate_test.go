@@ -94,7 +94,7 @@ func record(t *testing.T, scrape []byte) (all recorded, now time.Time) {
 			samples = append(samples, promql.FPoint{T: now.Add(-time.Duration(back) * 15 * time.Second).UnixMilli(), F: v})
 		}
 		all = append(all, promql.NewStorageSeries(promql.Series{Metric: with, Floats: samples}))
-		if with.Has("workload") { // on a node of Kubernetes, a container's has its pod's labels, too
+		if with.Has("workload") { // the scrape has no pod: these labels are the test's, as a container has them
 			of := labels.NewBuilder(with).Set("workload", "shop/db-0/"+with.Get("workload")).Set("namespace", "shop").Set("pod", "db-0").Set("container", with.Get("workload"))
 			all = append(all, promql.NewStorageSeries(promql.Series{Metric: of.Labels(), Floats: samples}))
 		}

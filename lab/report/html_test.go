@@ -226,6 +226,8 @@ func TestSpoken(t *testing.T) {
 		"a < b": "a &lt; b",
 		"berth run --net-classes FILE --net bulk -- COMMAND, where bulk is": "<code>berth run --net-classes FILE --net bulk -- COMMAND</code>, where bulk is",
 		"berth run --net bulk --class BE -- COMMAND":                        "<code>berth run --net bulk --class BE -- COMMAND</code>",
+		"berth run --net bulk --name backup -- X":                           "<code>berth run --net bulk --name backup -- X</code>",
+		"berth run --net bulk --name backup was run":                        "<code>berth run --net bulk --name</code> backup was run",
 		"berth lab --x <script>":                                            "<code>berth lab --x</code> &lt;script&gt;",
 	} {
 		if got := string(spoken(in)); got != want {

@@ -204,8 +204,9 @@ func (a *attempt) Errorf(format string, args ...any) {
 }
 
 // shown measures until nothing is wrong, eight times at most: others on the host
-// may have the CPU instead of the victim or the culprit. That the books balance is
-// no matter of who else runs, and is not tried again.
+// may have the CPU instead of the victim or the culprit. Whether the books balance is
+// no matter of who else runs, and is not tried again, but for waits that move: one
+// under way at either end may be long.
 func shown(t *testing.T, measure func(*attempt)) {
 	t.Helper()
 	var wrong []string
