@@ -134,6 +134,7 @@ type Node struct {
 	// when it was last read; guarded by mu.
 	profiles *power.Config
 	scaling  scaling
+	lacked   int // how often somebody went without what a class has
 	// changedPriorities are I/O priorities that others have changed since the last comparison.
 	changedPriorities []Repair
 	power             *power.Host

@@ -71,14 +71,14 @@ const (
 // powerWishes are what the CPUs of workloads and pools are to have in a state, the workloads
 // by id; a profile that is not defined is left out.
 func powerWishes(c ClassConfig, workloads []*Workload, state *place.State, pools bool) (all []power.Wish) {
-	wish := func(who, name string, cpus cpuset.Set) {
+	wish := func(pool bool, who, name string, cpus cpuset.Set) {
 		if name != "" && c.Power.Has(name) && !cpus.IsEmpty() {
-			all = append(all, power.Wish{Who: who, CPUs: cpus, Name: name, Profile: c.Power.Find(name)})
+			all = append(all, power.Wish{Who: who, Pool: pool, CPUs: cpus, Name: name, Profile: c.Power.Find(name)})
 		}
 	}
 	for _, w := range workloads {
 		if w.Grant != nil {
-			wish(w.ID(), c.ClassOf(PowerClass, &w.Spec), w.Grant.Own)
+			wish(false, w.ID(), c.ClassOf(PowerClass, &w.Spec), w.Grant.Own)
 		}
 	}
 	if !pools {
@@ -88,8 +88,8 @@ func powerWishes(c ClassConfig, workloads []*Workload, state *place.State, pools
 	if c.Power.Reserved == "" {
 		reserved = cpuset.Set{}
 	}
-	wish(reservedCPUs, c.Power.Reserved, reserved)
-	wish(sharedPool, c.Power.Shared, state.Sharable().Minus(reserved))
+	wish(true, reservedCPUs, c.Power.Reserved, reserved)
+	wish(true, sharedPool, c.Power.Shared, state.Sharable().Minus(reserved))
 	return all
 }
 
@@ -123,7 +123,7 @@ func (k *powerClasses) divide(c *Transition) error {
 		}
 	}
 	wishes := k.n.powerWishes(c.to)
-	if !c.All && reflect.DeepEqual(wishes, k.n.powerWishes(c.from)) {
+	if !c.All && !c.scales && reflect.DeepEqual(wishes, k.n.powerWishes(c.from)) {
 		return nil
 	}
 	h, err := power.Read(k.n.root.FS())
@@ -188,9 +188,10 @@ func (k *powerClasses) plan(c *Transition) (kernel.Plan, error) {
 }
 
 func (k *powerClasses) about(c *Transition, s kernel.Step) (name, id string) {
-	w := c.After(k.d.For(s.Path))
+	who := k.d.For(s.Path)
+	w := c.After(who)
 	if w == nil {
-		return "", ""
+		return "", who // a pool, which no workload asks for
 	}
 	return k.n.classesNow().ClassOf(PowerClass, &w.Spec), w.ID()
 }
@@ -265,7 +266,7 @@ func reportPower(r *classReading) (s ClassSection, err error) {
 			for _, text := range words {
 				use.Notes = append(use.Notes, w.Who+": "+text)
 			}
-			if level, ok := r.levels[w.Who]; ok && w.Profile.Scale != nil {
+			if level, ok := r.levels[w.Who]; ok && w.Pool && w.Profile.Scale != nil {
 				if use.Levels == nil {
 					use.Levels = map[string]int{}
 				}

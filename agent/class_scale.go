@@ -21,7 +21,7 @@ type scaling struct {
 // level is how far a pool needs its clock, with a profile that scales, in percent. Without an
 // agent nobody measures it.
 func (n *Node) level(w power.Wish) int {
-	if w.Profile.Scale == nil || w.Who != sharedPool && w.Who != reservedCPUs || !n.opt.Keep {
+	if w.Profile.Scale == nil || !w.Pool || !n.opt.Keep {
 		return 0
 	}
 	if level, ok := n.scaling.levels[w.Who]; ok {
@@ -72,12 +72,12 @@ func (n *Node) Scale(ctx context.Context) error {
 			}
 			next.levels[w.Who] = to
 		}
-		was := n.scaling
+		was, lacked := n.scaling, n.lacked
 		if n.scaling = next; len(changed) == 0 {
 			return nil
 		}
-		if err := t.converge(); err != nil {
-			n.scaling = was
+		if err := t.scaled(); err != nil || n.lacked > lacked { // what was refused is tried again
+			n.scaling.levels = was.levels
 			return err
 		}
 		for _, text := range changed {
@@ -85,6 +85,25 @@ func (n *Node) Scale(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// StopScaling gives the clocks of pools back what their profiles allow, as nobody is to measure
+// their load any more.
+func (n *Node) StopScaling(ctx context.Context) error {
+	return n.change(ctx, func(t *transaction) error {
+		if len(n.scaling.levels) == 0 || t.corrupt() != nil {
+			return nil
+		}
+		n.scaling = scaling{}
+		return t.scaled()
+	})
+}
+
+// scaled puts the clocks of pools in force, and touches nothing else.
+func (t *transaction) scaled() error {
+	c := t.to(t.snapshot)
+	c.scales = true
+	return t.commit(c)
 }
 
 // nextLevel is where a pool's level goes after a window; the zero value where no driver scales

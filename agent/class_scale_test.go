@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -309,5 +310,54 @@ func BenchmarkPowerScale(b *testing.B) {
 		if err := h.n.Scale(context.Background()); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A file that refuses costs the pool that, and nobody else; what was refused is tried again in the
+// next window. A new clock touches nothing but clocks, and goes with the agent.
+func TestPowerScaleRefused(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := scaleHost(t, "intel_pstate")
+	refused := ""
+	h.files = unwilling{h.k, func(name string) bool { return refused != "" && strings.HasSuffix(name, refused) }}
+	h.n = h.open()
+	named := spec(sharedPool, place.LSE, 1000, 9000100) // who has the name of the pool is not the pool
+	named.CPUs = cpuset.MustParse("7")
+	w := h.place(h.n, named)
+	i := slices.IndexFunc(w.Dirs, func(dir string) bool {
+		_, err := fs.Stat(h.k.FS(), dir+"/cpuset.cpus")
+		return err == nil
+	})
+	for range 4 {
+		h.window(10)
+	}
+	if got := h.limit(3); got != "2000000" || h.limit(7) != "3700000" {
+		t.Fatalf("CPU 3 has %s kHz, that of the workload %s", got, h.limit(7))
+	}
+	group := w.Dirs[i] + "/cpuset.cpus"
+	if err := h.k.WriteFile(group, "6-7"); err != nil {
+		t.Fatal(err)
+	}
+	h.window(60)
+	if got := h.file(group); h.limit(3) != "2405000" || got != "6-7" {
+		t.Errorf("CPU 3 has %s kHz, and the CPUs of a workload were repaired: %s", h.limit(3), got)
+	}
+	refused = "policy3/scaling_max_freq"
+	told := len(h.scaled())
+	h.window(100)
+	if h.limit(3) != "2405000" || len(h.scaled()) != told {
+		t.Errorf("refused: CPU 3 has %s kHz, told %v", h.limit(3), h.scaled()[told:])
+	}
+	refused = ""
+	h.window(100)
+	if h.limit(3) != "3700000" || h.limit(4) != "3700000" || len(h.scaled()) != told+1 {
+		t.Errorf("tried again: CPU 3 has %s kHz, CPU 4 %s, told %v", h.limit(3), h.limit(4), h.scaled()[told:])
+	}
+	for range 4 {
+		h.window(10)
+	}
+	if err := h.n.StopScaling(ctx); err != nil || h.limit(3) != "3700000" {
+		t.Errorf("stopped: CPU 3 has %s kHz, %v", h.limit(3), err)
 	}
 }

@@ -480,11 +480,14 @@ func (n *Node) wants(c *Transition, kind ClassKind, name, id string) bool {
 func (n *Node) without(kind ClassKind, name, id string, err error) {
 	who := fmt.Sprintf("workloads of %s class %q go", kind, name)
 	switch {
+	case id == sharedPool || id == reservedCPUs:
+		who, id = id+" go", ""
 	case id != "":
 		who = fmt.Sprintf("workload %q goes", id)
 	case name == "":
 		who = fmt.Sprintf("workloads of %s classes go", kind)
 	}
+	n.lacked++
 	n.tellOnce(id, fmt.Sprintf("%s without: %v", who, err))
 }
 

@@ -188,6 +188,7 @@ func (n *Node) revised(ctx context.Context, r *Revision) (*revising, error) {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	next.touch = n.touch
+	next.scaling = n.scaling // of pools whose profile stays; Scale forgets the others
 	b := *n.held
 	next.hold(&b)
 	t := &transaction{n: next, nodeState: &b, ctx: ctx}

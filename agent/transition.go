@@ -21,6 +21,8 @@ type Transition struct {
 	// strict is true if a group of a workload that it is about is not left to other
 	// writers, though everything is looked at.
 	strict bool
+	// scales is true if the clocks of pools are looked at, whose load has changed.
+	scales bool
 
 	from, to  snapshot
 	focus     []string // the workloads that it is about

@@ -306,11 +306,12 @@ func (d *daemon) run(ctx context.Context) error {
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)
 	}
-	if !d.restores() {
-		return err
-	}
-	return errors.Join(err, d.keeper.do(context.WithoutCancel(ctx), func(n *agent.Node) error {
-		_, err := n.Restore(context.WithoutCancel(ctx))
+	last := context.WithoutCancel(ctx)
+	return errors.Join(err, d.keeper.do(last, func(n *agent.Node) error {
+		if !d.restores() {
+			return n.StopScaling(last)
+		}
+		_, err := n.Restore(last)
 		return err
 	}))
 }

@@ -16,6 +16,8 @@ type Wish struct {
 	CPUs    cpuset.Set
 	Name    string // of the profile
 	Profile Profile
+	// Pool says that Who is a pool: a workload may have any name.
+	Pool bool
 	// Level is how far a pool needs its clock, with a profile that scales (Level.Percent).
 	Level int
 }
