@@ -141,26 +141,24 @@ func sendAt(rate string, groups []string) error {
 	if err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	var failed error
+	failed := make(chan error)
 	for range 4 { // one connection alone is kept short by the kernel (tcp_limit_output_bytes)
 		c, err := dial(sendPort, groups)
 		if err != nil {
 			return err
 		}
-		wg.Go(func() {
+		go func() {
 			b := make([]byte, 16<<10)
 			for err := error(nil); err == nil; {
 				if _, err = c.Write(b); pace > 0 {
 					time.Sleep(time.Duration(4 * len(b) * int(time.Second) / pace))
 				}
 			}
-			failed = err
-		})
+			failed <- err
+		}()
 	}
 	fmt.Println("ready")
-	wg.Wait()
-	return failed
+	return <-failed
 }
 
 // sendSelf is this test binary in a role.

@@ -105,6 +105,7 @@ type neighbour struct {
 	*child
 	counters *noise.Counters // nil for a program, whose work is the CPU time that it uses
 	unit     string
+	copies   int  // of a program, which is run again and again
 	paused   bool // one that is kept (Running.Keep) does not work
 }
 
@@ -225,7 +226,7 @@ func (p *processes) startNeighbour(ctx context.Context, cfg noise.Config) (err e
 func (p *processes) newNeighbour(ctx context.Context, r Role, cfg noise.Config) (*neighbour, error) {
 	if len(cfg.Command) > 0 {
 		c, err := p.bed.startProgram(ctx, r, program.Config{Argv: cfg.Command, Copies: cfg.Threads, Repeat: true})
-		return &neighbour{child: c, unit: commandUnit}, err
+		return &neighbour{child: c, unit: commandUnit, copies: max(cfg.Threads, 1)}, err
 	}
 	n := &neighbour{}
 	for _, k := range noise.Kernels() {

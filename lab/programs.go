@@ -328,7 +328,7 @@ func (n *neighbour) halt() (halted func() error, err error) {
 		return n.child.halted, n.child.halt()
 	}
 	return func() error {
-		if err := program.Halt(n.pid(), haltLimit); err != nil {
+		if err := program.Halt(n.pid(), n.copies, haltLimit); err != nil {
 			return fmt.Errorf("halt %s: %w", n.name, errors.Join(err, n.gone()))
 		}
 		return nil

@@ -325,31 +325,46 @@ func Below(pid int) ([]int, error) {
 
 // Halt stops all processes below a keeper (SIGSTOP), those included that they start
 // meanwhile; it returns when every thread has stopped, after limit at the latest with an
-// error. Go on with Resume.
-func Halt(keeper int, limit time.Duration) error {
+// error. Copies are those that the keeper has run again and again, 0 for none: it would start
+// one anew that has just ended, so Halt waits until all are there. Go on with Resume.
+func Halt(keeper, copies int, limit time.Duration) error {
 	stopped := map[int]bool{}
 	for began := time.Now(); ; time.Sleep(200 * time.Microsecond) {
 		all, err := Below(keeper)
 		if err != nil {
 			return err
 		}
-		rest := 0
+		rest, firsts := 0, 0
 		for _, pid := range all {
 			if !stopped[pid] {
 				sendTo([]int{pid}, syscall.SIGSTOP)
 				stopped[pid] = true
 			}
-			if !halted(pid) {
+			switch {
+			case !halted(pid):
 				rest++
+			case copies > 0 && isFirst(pid, keeper):
+				firsts++
 			}
 		}
-		if rest == 0 {
-			return nil
+		if rest == 0 && (firsts >= copies || slices.ContainsFunc(all, func(pid int) bool { return starting(pid, keeper) })) {
+			return nil // all are there, or one has stopped before exec, and the keeper starts nothing meanwhile
 		}
 		if time.Since(began) > limit {
+			if rest == 0 {
+				return fmt.Errorf("%d of %d copies run after %s", firsts, copies, limit)
+			}
 			return fmt.Errorf("%d processes have not stopped after %s", rest, limit)
 		}
 	}
+}
+
+// isFirst reports whether a process, which has not ended, is one that the keeper started: in a
+// group of its own.
+func isFirst(pid, keeper int) bool {
+	p, err := kernel.ReadProcess(os.DirFS("/"), strconv.Itoa(pid))
+	group, err2 := unix.Getpgid(pid)
+	return errors.Join(err, err2) == nil && !p.Ended() && p.Parent == keeper && group == pid
 }
 
 // halted reports whether no thread of a process runs: each has stopped, has ended, or sleeps until a
@@ -370,6 +385,14 @@ func halted(pid int) bool {
 		}
 	}
 	return true
+}
+
+// starting reports whether a process has yet to become what the keeper starts: it is the keeper's
+// own program, before exec.
+func starting(pid, keeper int) bool {
+	is, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	was, err2 := os.Readlink(fmt.Sprintf("/proc/%d/exe", keeper))
+	return errors.Join(err, err2) == nil && is == was
 }
 
 func hasHaltedChild(pid int) bool {

@@ -197,7 +197,7 @@ func TestHalt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pids")
 	k := keep(t, Config{Argv: Shell(fmt.Sprintf(`setsid sh -c 'echo $$ >> %[1]s; while :; do :; done' & echo $$ >> %[1]s; while :; do :; done`, file))})
 	all := pids(t, file, 2)
-	if err := Halt(k.cmd.Process.Pid, 10*time.Second); err != nil {
+	if err := Halt(k.cmd.Process.Pid, 0, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range all {
@@ -218,7 +218,7 @@ func TestHalt(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	if err := Halt(k.cmd.Process.Pid, 10*time.Second); err != nil {
+	if err := Halt(k.cmd.Process.Pid, 0, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.end(); err != nil { // although it is halted
@@ -236,10 +236,43 @@ func TestHaltVfork(t *testing.T) {
 	t.Parallel()
 	k := keep(t, Config{Argv: Shell(`while :; do /bin/true; done & while :; do /bin/true; done`)})
 	for i := range 400 {
-		if err := errors.Join(Halt(k.cmd.Process.Pid, 10*time.Second), Resume(k.cmd.Process.Pid)); err != nil {
+		if err := errors.Join(Halt(k.cmd.Process.Pid, 0, 10*time.Second), Resume(k.cmd.Process.Pid)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(i%100) * 10 * time.Microsecond)
+	}
+	if err := k.end(); err != nil {
+		t.Errorf("%v: %s", err, &k.said)
+	}
+}
+
+// The keeper starts nothing while its program is halted, though a copy may have ended just then.
+func TestHaltRepeated(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pids")
+	const copies = 2
+	k := keep(t, Config{Argv: Shell("echo $$ >> " + file), Repeat: true, Copies: copies})
+	pids(t, file, copies)
+	size := func() int64 {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	for range 60 {
+		if err := Halt(k.cmd.Process.Pid, copies, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		was := size()
+		time.Sleep(5 * time.Millisecond)
+		if is := size(); is != was {
+			t.Fatalf("%d bytes were written while it was halted", is-was)
+		}
+		if err := Resume(k.cmd.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
 	}
 	if err := k.end(); err != nil {
 		t.Errorf("%v: %s", err, &k.said)
