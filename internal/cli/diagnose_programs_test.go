@@ -146,7 +146,7 @@ func TestDiagnosePrograms(t *testing.T) {
 		{"both-batch.txt", 20, 0.9, exitFindings, []string{"--sensitive", "/demo/batch"}, []played{batch, api}},
 		{"sensitive.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []played{hog, web, evil}},
 		{"sensitive-quiet.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process sshd"}, []played{hog, web, evil, idle}},
-		// Who waits is not idle, nor is it known to be without a figure of that.
+		// A process that waits is not idle; nor is one of which no wait is known.
 		{"placed-quiet.txt", 6, 0.1, exitOK, []string{"shop/web"}, []played{hog, placed}},
 		{"placed-starved.txt", 6, 0.99, exitFindings, []string{"--sensitive", "shop/web"}, []played{hog, starved}},
 		{"placed-unknown.txt", 6, 0.1, exitOK, []string{"shop/web"}, []played{hog, unknown}},

@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+)
+
+// planClasses are the writes of all kinds.
+func (n *Node) planClasses(c *Transition) (plan kernel.Plan, err error) {
+	for _, k := range n.classifiers(c) {
+		some, err := k.plan(c)
+		if err != nil {
+			return nil, err
+		}
+		plan = append(plan, some...)
+	}
+	return plan, nil
+}
+
+// classed adds to what the Enforcer has done what workloads get by their classes; after an
+// error all is undone.
+func (n *Node) classed(c *Transition, done Enforced) (Enforced, error) {
+	more, err := n.enforceClasses(c)
+	if err != nil {
+		return Enforced{}, errors.Join(err, call(done.Undo))
+	}
+	return Enforced{
+		Undo:   func() error { return errors.Join(call(more.Undo), call(done.Undo)) },
+		Finish: func() error { return errors.Join(call(more.Finish), call(done.Finish)) },
+	}, nil
+}
+
+// writes are what an Enforcer that knows it in advance would write, and the classes beside
+// it; needed is false if there is nothing to do.
+func (n *Node) writes(c *Transition) (plan kernel.Plan, needed bool, err error) {
+	if p, ok := n.enforcer.(Planner); ok {
+		if plan, needed, err = p.Plan(c); err != nil {
+			return nil, false, err
+		}
+	}
+	classes, err := n.planClasses(c)
+	return append(plan, classes...), needed || len(classes) > 0, err
+}
+
+// enforceClasses has workloads get their classes. It follows the Enforcer, which puts
+// processes where they are looked for.
+func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
+	kinds := n.classifiers(c)
+	var undos []func() error
+	for i := range kinds {
+		k := &kinds[i]
+		undo, err := n.write(k, c)
+		undos = append(undos, undo)
+		if err == nil {
+			_, undo, err = k.follow(c)
+			undos = append(undos, undo)
+		}
+		if err != nil {
+			return done, errors.Join(k.refusal(c, err), join(undos...)())
+		}
+	}
+	done.Undo = join(undos...)
+	done.Finish = func() error {
+		var errs []error
+		for _, k := range kinds {
+			used := k.used(c)
+			_, err := c.Log.Undo(func(s kernel.Step) bool { return k.made(s) && !used(s) })
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+	return done, nil
+}
+
+// write writes what a kind has for a transition. What the kernel refuses a class or a workload
+// that the transition does not ask for, it goes without: one of them cannot keep a node from
+// being recovered, nor another workload from its place.
+func (n *Node) write(k *concerned, c *Transition) (undo func() error, err error) {
+	plan, err := k.plan(c)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		undo, err = kernel.Apply(n.root, plan, c.Log)
+		refused, ok := errors.AsType[*kernel.StepError](err)
+		if !ok {
+			return undo, err
+		}
+		name, id := k.about(c, refused.Step)
+		if n.wants(c, k.kind, name, id) {
+			return undo, err
+		}
+		n.without(k.kind, name, id, err)
+		plan = slices.DeleteFunc(plan, func(s kernel.Step) bool {
+			itsName, itsID := k.about(c, s)
+			return itsName == name && itsID == id
+		})
+	}
+}
+
+// wants reports whether a transition asks for a class of a kind: for one workload, or of any
+// where id is "".
+func (n *Node) wants(c *Transition, kind ClassKind, name, id string) bool {
+	config := n.classesNow()
+	return slices.ContainsFunc(c.focus, func(of string) bool {
+		w := c.After(of)
+		if w == nil || id != "" && id != of || !c.asks(of) {
+			return false
+		}
+		if kind == NetClass && name == "" && id != "" {
+			return n.wantsLimit(c, id)
+		}
+		has := config.ClassOf(kind, &w.Spec)
+		return has != "" && (name == "" || has == name)
+	})
+}
+
+// without tells once that a workload, or all of a class where id is "", goes without what the
+// class has.
+func (n *Node) without(kind ClassKind, name, id string, err error) {
+	who := fmt.Sprintf("workloads of %s class %q go", kind, name)
+	switch {
+	case id == sharedPool || id == reservedCPUs:
+		who, id = id+" go", ""
+	case id != "":
+		who = fmt.Sprintf("workload %q goes", id)
+	case name == "":
+		who = fmt.Sprintf("workloads of %s classes go", kind)
+	}
+	n.lacked++
+	n.tellOnce(id, fmt.Sprintf("%s without: %v", who, err))
+}
+
+// mostOnce is how many texts are remembered that are told once.
+const mostOnce = 1000
+
+// tellOnce tells what fails again whenever it is tried.
+func (n *Node) tellOnce(id, text string) {
+	if n.once == nil || len(n.once) >= mostOnce {
+		n.once = map[string]bool{}
+	}
+	if !n.once[text] {
+		n.once[text] = true
+		n.tell(Failed, id, "", text)
+	}
+}
+
+// leaving are the workloads, as they were, that lose a class of a kind. Their threads are in
+// their groups still, unless scattered is true: those of groups that Berth made, and of none,
+// may be anywhere by now.
+func (n *Node) leaving(c *Transition, kind ClassKind) (all []*Workload, scattered bool) {
+	config := n.opt.Classes
+	for w := range c.Former() {
+		name, after := config.ClassOf(kind, &w.Spec), c.After(w.ID())
+		if name != "" && (after == nil || config.ClassOf(kind, &after.Spec) != name) {
+			all, scattered = append(all, w), scattered || w.made() || w.Group == ""
+		}
+	}
+	return all, scattered
+}
+
+// followClasses looks for threads that have come to workloads, or left them, since.
+func (n *Node) followClasses(c *Transition) (moved int, err error) {
+	for _, k := range n.classifiers(c) {
+		some, _, err := k.follow(c)
+		if moved += some; err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+// threadsOf are the threads of a workload.
+func (n *Node) threadsOf(w *Workload) (all []int, err error) {
+	dirs := w.dirsIn(n.site.Dirs)
+	for _, dir := range dirs {
+		if all, err = cgroup.Threads(n.root.FS(), dir); err != nil || len(all) > 0 {
+			return all, err // any hierarchy has all of them
+		}
+	}
+	if s, ok := n.enforcer.(Supervisor); ok && len(dirs) == 0 {
+		pids, _, err := s.Processes(w)
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range pids {
+			all = append(all, n.threadsOfProcess(pid)...)
+		}
+	}
+	return all, nil
+}
+
+// threadsOfProcess are those of a process that has not ended.
+func (n *Node) threadsOfProcess(pid int) []int {
+	all, err := kernel.ThreadsOf(n.root.FS(), pid)
+	if err != nil {
+		return []int{pid}
+	}
+	return all
+}
