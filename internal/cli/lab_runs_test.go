@@ -13,7 +13,7 @@ func TestPublishedSeries(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs/measurements/"
 	for runs, page := range map[string]string{
-		"default-runs/*": "default-runs.md", "default-runs-awake/a*": "default-runs-awake.md", "default-runs-awake/b*": "default-runs-awake.md", "awake/*-asleep*": "lab-awake.md", "awake/*-awake*": "lab-awake.md",
+		"default-runs/*": "default-runs.md", "default-runs-awake/a*": "default-runs-awake.md", "default-runs-awake/b*": "default-runs-awake.md", "default-runs-look/*": "default-runs-look.md", "awake/*-asleep*": "lab-awake.md", "awake/*-awake*": "lab-awake.md",
 	} {
 		text, err := os.ReadFile(docs + page)
 		if err != nil {

@@ -73,7 +73,9 @@ func TestPublishedTables(t *testing.T) {
 		"quick-1.json.gz": {"experiments/quick.md", "cell"}, "quick-2.json.gz": {"experiments/quick.md", "cell"}, "quick-3.json.gz": {"experiments/quick.md", "cell"},
 		"default-runs-awake/b09.json.gz": {"experiments/isolation.md", "scenario"}, "pinning.json.gz": {"experiments/pinning.md", "cell"}, "cache.json.gz": {"experiments/cache.md", "cell"}, "power.json.gz": {"experiments/power.md", "cell"},
 		"colocate.json.gz": {"experiments/colocate.md", "mode"}, "colocate-wrk.json.gz": {"experiments/colocate.md", "mode"}, "colocate-article.json.gz": {"experiments/colocate.md", "mode"},
-		"services.json.gz": {"experiments/services.md", "placement"}, "benchmark.json.gz": {"experiments/benchmark.md", "scenario"},
+		"services.json.gz": {"experiments/services.md", "placement"}, "sixteen-cpus/isolation-1.json.gz": {"measurements/sixteen-cpus.md", "scenario"}, "sixteen-cpus/isolation-2.json.gz": {"measurements/sixteen-cpus.md", "scenario"},
+		"sixteen-cpus/limits.json.gz": {"measurements/sixteen-cpus.md", "servers"}, "sixteen-cpus/cache.json.gz": {"measurements/sixteen-cpus.md", "cell"}, "sixteen-cpus/pinning.json.gz": {"measurements/sixteen-cpus.md", "cell"}, "sixteen-cpus/quick.json.gz": {"measurements/sixteen-cpus.md", "cell"},
+		"benchmark.json.gz": {"experiments/benchmark.md", "scenario"},
 	} {
 		text, err := os.ReadFile(docs + at.page)
 		if err != nil {
