@@ -145,6 +145,7 @@ type Node struct {
 	config    place.Config
 	enforcer  Enforcer
 	disks     *blockio.Devices    // see blockDevices
+	unified   *string             // see unifiedTop
 	noted     map[string][]string // see notesOnce
 	site      Site
 	agentLock *os.File   // with Options.Keep: that this is the agent

@@ -194,7 +194,7 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	if len(dirs) == 0 {
 		return lacks("run as root, with control groups", "by %s Berth has no control group for it", k.n.site.Backend)
 	}
-	if g.top = cgroup.Unified(k.n.root.FS()); g.top == "" {
+	if g.top = k.n.unifiedTop(); g.top == "" {
 		return g, LacksBandwidth(k.n.root.FS())
 	}
 	for _, dir := range dirs {
@@ -223,6 +223,16 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 		}
 	}
 	return g, nil
+}
+
+// unifiedTop is cgroup.Unified when the node was last turned to. A Kubernetes node has thousands of
+// mounts, and is asked for each of its workloads.
+func (n *Node) unifiedTop() string {
+	if n.unified == nil {
+		top := cgroup.Unified(n.root.FS())
+		n.unified = &top
+	}
+	return *n.unified
 }
 
 // awaited reports whether a group is yet to be made by something else, a container runtime: its

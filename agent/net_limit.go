@@ -68,7 +68,7 @@ func (k *netClasses) limitsOf(w *Workload) (map[string]netLimit, error) {
 	}
 	g, err := k.groupOf(w)
 	if err == nil {
-		err = LacksBandwidth(k.n.root.FS())
+		err = traffic.Lacks(k.n.root.FS())
 	}
 	if err != nil || k.awaited(w, g) {
 		return nil, err
@@ -245,8 +245,11 @@ func (k *netClasses) limitNote(w *Workload) string {
 // the listening one.
 func (k *netClasses) socketNotes(w *Workload) []string {
 	config := k.n.opt.Classes
+	if !config.tellsApart(&w.Spec) {
+		return nil
+	}
 	g, err := k.groupOf(w)
-	if err != nil || !config.tellsApart(&w.Spec) {
+	if err != nil {
 		return nil
 	}
 	what, of := "the class", fmt.Sprintf("network class %q", config.ClassOf(NetClass, &w.Spec))

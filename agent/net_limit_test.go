@@ -366,3 +366,53 @@ func TestNetReceiveOnly(t *testing.T) {
 		})
 	}
 }
+
+// readCounted are the kernel's files; reads counts those of one file.
+type readCounted struct {
+	*fakekernel.Kernel
+	file  string
+	reads *int
+}
+
+func (c readCounted) FS() fs.FS { return readCountedFS{c.Kernel.FS(), c} }
+
+type readCountedFS struct {
+	fs.FS
+	c readCounted
+}
+
+func (f readCountedFS) ReadFile(name string) ([]byte, error) {
+	if name == f.c.file {
+		*f.c.reads++
+	}
+	return fs.ReadFile(f.FS, name)
+}
+
+// How often the host's mounts are read does not grow with the workloads: a Kubernetes node has
+// thousands of mounts, and hundreds of containers.
+func TestMountsAreReadOnce(t *testing.T) {
+	t.Parallel()
+	h, _ := netHost(t, "v2")
+	reads := 0
+	h.files = readCounted{h.k, "proc/self/mountinfo", &reads}
+	n := h.open()
+	of := map[int]int{}
+	for i := range 4 {
+		s := spec(fmt.Sprintf("api-%d", i), place.LS, 100, 9000100+i)
+		s.Bandwidth.Limit = traffic.Limit{Send: 10e6}
+		h.place(n, s)
+		for _, look := range []func() error{
+			func() error { _, err := n.List(t.Context()); return err },
+			func() error { _, err := n.Reconcile(t.Context()); return err },
+		} {
+			reads = 0
+			if err := look(); err != nil {
+				t.Fatal(err)
+			}
+			of[i+1] += reads
+		}
+	}
+	if of[4] > of[1] {
+		t.Errorf("the mounts were read %d times for one workload, %d times for four", of[1], of[4])
+	}
+}

@@ -48,7 +48,7 @@ func (n *Node) peek(ctx context.Context, f func(*transaction) error) error {
 		return fmt.Errorf("%s a file of node %s: %w", op, n.opt.Dir, syscall.EROFS)
 	}}}
 	b.records = map[string]*record{}
-	n.disks, n.noted = nil, nil
+	n.disks, n.unified, n.noted = nil, nil, nil
 	if err := n.survey(); err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func (n *Node) begin(ctx context.Context) (b *nodeState, err error) {
 	if err := n.survey(); err != nil {
 		return nil, err
 	}
-	n.disks, n.noted = nil, nil
+	n.disks, n.unified, n.noted = nil, nil, nil
 	if n.held == nil {
 		if n.held, err = n.read(ctx); err != nil {
 			n.held = nil
