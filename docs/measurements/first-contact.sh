@@ -24,6 +24,7 @@ for name in nginx stress-ng wrk; do
 	fi
 done
 dir=$(mktemp -d)
+chmod 755 "$dir" # nginx's workers are another user's
 hog="" users=""
 finish() {
 	"$program" release hog --keep >/dev/null 2>&1 || true
@@ -34,7 +35,7 @@ finish() {
 trap finish EXIT
 head -c 16384 /dev/zero | tr '\0' x >"$dir/index.html"
 cat >"$dir/conf" <<CONF
-user root; worker_processes auto; pid $dir/pid; error_log $dir/error.log;
+worker_processes auto; pid $dir/pid; error_log $dir/error.log;
 events { worker_connections 256; }
 http { access_log off; server { listen 127.0.0.1:80; root $dir; } }
 CONF
