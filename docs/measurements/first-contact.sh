@@ -96,7 +96,7 @@ while read -r command <&3; do
 		if grep -q "^  sudo berth adopt --pid $hog --class BE$" "$dir/out"; then part proposed yes; else part proposed no; fi
 		;;
 	*"berth lab probe"*)
-		part $when "$(awk 'p { print $1 " requests per second; p99 " $6 " " $7 "; failed " $8; exit } $1 == "REQUESTS/S" { p = 1 }' "$dir/out")"
+		part $when "$(awk 'p { print $1 " and " $6 " " $7 ($8 > 0 ? " (" $8 " failed)" : ""); exit } $1 == "REQUESTS/S" { p = 1 }' "$dir/out")"
 		;;
 	*"berth adopt"*)
 		part "in force" "$(yielding)"
