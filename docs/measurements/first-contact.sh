@@ -13,7 +13,8 @@
 #   before, after  requests per second and p99, as berth lab probe prints them
 #   back      control groups, affinity, policy and nice of all processes of hog and nginx are as before
 #
-# nginx has users (wrk) all the time, and nothing is read and corrected on the way. Needs nginx,
+# nginx has users (wrk) all the time; it, they and the hog are in sessions of their own, as on a
+# host where they have nothing to do with each other (autogroup). Nothing is read and corrected on the way. Needs nginx,
 # wrk, stress-ng and the v1 cpu controller at /sys/fs/cgroup/cpu; leaves nothing behind.
 set -euo pipefail
 page=$(dirname "$0")/../quickstart-slow-service.md program=$(realpath "${BERTH:-$(command -v berth)}")
@@ -40,9 +41,9 @@ events { worker_connections 256; }
 http { access_log off; server { listen 127.0.0.1:80; root $dir; } }
 CONF
 nginx -p "$dir" -c "$dir/conf"
-wrk -t1 -c4 -d5m http://127.0.0.1/ >"$dir/users" 2>&1 &
+setsid wrk -t1 -c4 -d5m http://127.0.0.1/ >"$dir/users" 2>&1 &
 users=$!
-stress-ng --cpu $((4 * $(nproc))) --quiet &
+setsid stress-ng --cpu $((4 * $(nproc))) --quiet &
 hog=$!
 sleep 5
 
