@@ -7,15 +7,18 @@
 #
 # Prints each command with the seconds since the first one and its output, then lines of
 # PART,SECONDS,ANSWER:
-#   named     diagnose says that nginx waits because of stress-ng-cpu, or only that this one takes CPUs while nginx waits
+#   named     diagnose says that nginx waits because of stress-ng-cpu, or only that this one
+#             takes CPUs while nginx waits
 #   proposed  it says how to have that yield, with the right process
 #   in force  each process of the hog is in a group that is idle beside the others of the host
 #   before, after  requests per second and p99, as berth lab probe prints them
-#   back      control groups, affinity, policy and nice of all processes of hog and nginx are as before
+#   back      control groups, affinity, policy and nice of all processes of hog and nginx are as
+#             before
 #
 # nginx has users (wrk) all the time; it, they and the hog are in sessions of their own, as on a
-# host where they have nothing to do with each other (autogroup). Nothing is read and corrected on the way. Needs nginx,
-# wrk, stress-ng and the v1 cpu controller at /sys/fs/cgroup/cpu; leaves nothing behind.
+# host where they have nothing to do with each other (autogroup). Nothing is read and corrected
+# on the way. Needs nginx, wrk, stress-ng and the v1 cpu controller at /sys/fs/cgroup/cpu; leaves
+# nothing behind.
 set -euo pipefail
 page=$(dirname "$0")/../quickstart-slow-service.md program=$(realpath "${BERTH:-$(command -v berth)}")
 for name in nginx stress-ng wrk; do

@@ -147,7 +147,11 @@ func (d *diagnosis) writeShort(b *strings.Builder) {
 		fmt.Fprintf(b, "Longest waits for one, in seconds of all threads per second: %s.\n", strings.Join(who, ", "))
 	}
 	if d.culprit != "" {
-		fmt.Fprintf(b, "Most CPU time: %s %.2f.\n", plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
+		most := "Most CPU time"
+		if d.about != "" {
+			most += " of all others"
+		}
+		fmt.Fprintf(b, "%s: %s %.2f.\n", most, plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
 	}
 }
 
