@@ -101,7 +101,7 @@ func TestNginxFigures(t *testing.T) {
 		if n := len(rps); n > 3 {
 			rps = rps[:n-3] + "," + rps[n-3:]
 		}
-		p99 := fmt.Sprintf("%.0f ms", stats.Median(of(state, "p99_ms")))
+		p99 := fmt.Sprintf("%.1f ms", stats.Median(of(state, "p99_ms")))
 		row := fmt.Sprintf("| %s | %s | %.2g ms | %s |", name, rps, stats.Median(of(state, "p50_ms")), p99)
 		if !strings.Contains(string(page), row) {
 			t.Errorf("the page has no row %s", row)
