@@ -9,6 +9,7 @@
 set -euo pipefail
 blocks=${1:-10} seconds=${2:-4} berth=${BERTH:-berth} port=${PORT:-18080}
 dir=$(mktemp -d)
+chmod 755 "$dir" # nginx's workers are another user's
 hog=""
 finish() {
 	"$berth" release nginx-hog --keep >/dev/null 2>&1 || true
@@ -57,6 +58,6 @@ for block in $(seq "$blocks"); do
 		wrk -t1 -c16 -d"${seconds}s" --latency "http://127.0.0.1:$port/page" | awk -v head="$block,$s" -v load="$load" '
 			function ms(t) { return t ~ /us$/ ? t / 1000 : t ~ /ms$/ ? t + 0 : t * 1000 }
 			$1 == "50%" { p50 = ms($2) } $1 == "99%" { p99 = ms($2) } $1 == "Requests/sec:" { rps = $2 }
-			END { printf "%s,%.0f,%.3f,%.3f,%s\n", head, rps, p50, p99, load }'
+			/Non-2xx/ { print >"/dev/stderr"; bad = 1; exit 1 } END { if (!bad) printf "%s,%.0f,%.3f,%.3f,%s\n", head, rps, p50, p99, load }'
 	done
 done

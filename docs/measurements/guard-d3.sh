@@ -14,6 +14,7 @@ set -euo pipefail
 berth=${BERTH:-berth} port=${PORT:-18091}
 top=berth-d3-$$ cpu=/sys/fs/cgroup/cpu dir=$(mktemp -d)
 guard="" hog="" outsiders=""
+chmod 755 "$dir" # nginx's workers are another user's
 trees="cpu cpuset cpuacct memory blkio" # in which berth run makes its groups
 cp_set() {
 	for f in cpuset.cpus cpuset.mems; do cat "/sys/fs/cgroup/cpuset/$f" >"/sys/fs/cgroup/cpuset/$1/$f"; done
@@ -53,8 +54,8 @@ done
 slice() {
 	wrk -t1 -c16 -d5s --latency "http://127.0.0.1:$port/page" | awk -v head="$1,$2" '
 		function ms(t) { return t ~ /us$/ ? t / 1000 : t ~ /ms$/ ? t + 0 : t * 1000 }
-		$1 == "99%" { p99 = ms($2) } $1 == "Requests/sec:" { rps = $2 }
-		END { printf "%s,%.0f,%.3f,", head, rps, p99 }'
+		/Non-2xx/ { print >"/dev/stderr"; bad = 1; exit 1 } $1 == "99%" { p99 = ms($2) } $1 == "Requests/sec:" { rps = $2 }
+		END { if (!bad) printf "%s,%.0f,%.3f,", head, rps, p99 }'
 	cat "$cpu/$top/batch/cpu.idle"
 }
 echo arm,second,requests_per_second,p99_ms,idle

@@ -36,13 +36,13 @@ func TestPages(t *testing.T) {
 		if err != nil || len(pages) == 0 {
 			b.Skipf("the pages are not at %s: %v", top, err)
 		}
-		for name, program := range map[string]string{"nginx": attack, "stress-ng": "/bin/sh"} {
+		for name, program := range map[string]string{"nginx": attack, "stress-ng": "/bin/sh", "stress-ng-cpu": "/bin/sh"} {
 			if err := os.Symlink(program, "/opt/"+name); err != nil {
 				b.Fatal(err)
 			}
 		}
 		b.start(root, append([]string{"/opt/nginx"}, serveInTurns.with()[1:]...)...)
-		hog := b.start(root, "/opt/stress-ng", "-c", "for i in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait")
+		hog := b.start(root, "/opt/stress-ng", "-c", "for i in 1 2 3 4 5 6 7 8; do /opt/stress-ng-cpu -c 'while :; do :; done' & done; wait")
 		if err := os.Setenv("PATH", "/opt:"+os.Getenv("PATH")); err != nil {
 			b.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestPages(t *testing.T) {
 				b.Fatalf("%s: %v", name, err)
 			}
 			for _, s := range steps {
-				if s.Where != "container" {
+				if !s.On("container") {
 					continue
 				}
 				tried++

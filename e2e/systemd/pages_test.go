@@ -38,7 +38,7 @@ func TestPages(t *testing.T) {
 				run(t, "berth", "restore", "--all")
 			})
 			for _, s := range steps {
-				if s.Where != "systemd" {
+				if !s.On("systemd") {
 					continue
 				}
 				cmd := exec.Command("sh", "-c", strings.ReplaceAll(s.Command, "sudo ", ""))

@@ -123,6 +123,7 @@ func TestDiagnosePrograms(t *testing.T) {
 	starved, unknown := placed, placed
 	starved.wait, starved.stall = 1, 0.99
 	unknown.withoutSchedstat = true
+	unit := played{name: "system.slice/batch.service", group: true, use: 1.4, wait: 2, stall: 1}
 	late := hog
 	late.from = 9
 	probed := web
@@ -154,6 +155,11 @@ func TestDiagnosePrograms(t *testing.T) {
 		// Too short for a rule, but nobody is told that nothing is the matter.
 		{"short.txt", 6, 0.78, exitFindings, nil, []played{kernel, hog, web, idle}},
 		{"short-quiet.txt", 6, 0.01, exitOK, nil, []played{kernel, idle, {name: "nginx", use: 0.3, wait: 0.001}}},
+		// A unit that takes the CPUs of a program is one to adopt, whether or not a rule is sure.
+		{"unit.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []played{unit, web}},
+		{"unit-unasked.txt", 6, 0.78, exitFindings, nil, []played{unit, web}},
+		// Whoever matters is not the one to slow down, however much it uses.
+		{"sensitive-busiest.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process stress-ng-cpu"}, []played{hog, web}},
 		{"nobody.txt", 6, 0.9, exitFindings, nil, nil},
 		{"late.txt", 30, 0.78, exitFindings, nil, []played{late, web}},
 		{"container.txt", 20, 0.1, exitFindings, nil, []played{throttled}},

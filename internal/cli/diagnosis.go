@@ -3,11 +3,13 @@ package cli
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/pods"
@@ -31,7 +33,10 @@ type diagnosis struct {
 	Others int      `json:"others"`
 	// Pods are those of them, and of whom they accuse, that are containers of pods.
 	Pods []pods.Name `json:"pods,omitempty"`
-	Host hostRow     `json:"host"`
+	// Answer says in a sentence who takes the CPUs and who waits for one; "" if that is not the
+	// matter, or not known.
+	Answer string  `json:"answer,omitempty"`
+	Host   hostRow `json:"host"`
 	// Programs are the processes in no group of their own that used CPU time.
 	Programs []programRow     `json:"programs,omitempty"`
 	Findings []foundRow       `json:"findings"`
@@ -116,7 +121,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	d.rank(sensitive)
 	d.Gaps = commonGaps(detector, looked)
 	d.overview = d.figures(h, ticks, target)
-	if d.culprit = d.mostUsed(); len(d.Findings) > 0 {
+	if d.culprit = d.mostUsed(d.about); len(d.Findings) > 0 {
 		d.victim, d.culprit = d.Findings[0].Victim, d.Findings[0].Suspect
 	}
 	for i := range d.Findings {
@@ -126,7 +131,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	}
 	d.Pods = podsAmong(h, looked, d.Findings)
 	if d.unaccused() {
-		d.culprit = d.mostUsed()
+		d.culprit = d.mostUsed("")
 	}
 	if len(d.Findings) > 0 && d.culprit == "" {
 		for _, b := range d.Findings[0].Behind {
@@ -136,6 +141,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 			}
 		}
 	}
+	d.Answer = d.answer(h)
 	for i := range d.Findings {
 		for j := range d.Findings[i].Behind {
 			d.Findings[i].Behind[j].Name = shownName(h, d.Findings[i].Behind[j].Name)
@@ -195,14 +201,18 @@ func (d *diagnosis) describe(h *observe.Header, tick []watch.Sample) {
 	slices.SortFunc(d.longestWait, by(func(r programRow) float64 { return r.Wait }))
 }
 
-// mostUsed is the workload that used most CPU time.
-func (d *diagnosis) mostUsed() (most string) {
+// mostUsed is the workload that used most CPU time, but for one and those around it and in it.
+// "" if none used enough to be looked at.
+func (d *diagnosis) mostUsed(but string) (most string) {
 	for _, name := range slices.Sorted(maps.Keys(d.levels)) {
 		comm, ok := programOf(name)
 		if name == "" || ok && (comm == "" || comm == proc.KernelThreads || comm == proc.OtherPrograms) {
 			continue
 		}
-		if most == "" || d.levels[name][watch.CPUTime] > d.levels[most][watch.CPUTime] {
+		if kernel.Within(name, but) || kernel.Within(but, name) {
+			continue
+		}
+		if use := d.levels[name][watch.CPUTime]; use >= notable && (most == "" || use > d.levels[most][watch.CPUTime]) {
 			most = name
 		}
 	}
@@ -225,18 +235,48 @@ func (d *diagnosis) unaccused() bool {
 }
 
 // worstOff is the workload, but for who used most CPU time, whose threads waited longest for
-// one by what they used: it may be the service that matters. "" if none waited.
-func (d *diagnosis) worstOff() (worst string) {
+// one by what they used: it may be the service that matters. It has no name if none waited.
+func (d *diagnosis) worstOff() (worst programRow) {
 	longest := 0.0
 	for _, r := range d.longestWait {
 		if ratio := r.Wait / max(r.Used, notable); r.workload != d.culprit && ratio > longest {
-			worst, longest = r.Name, ratio
-			if comm, ok := programOf(r.workload); ok {
-				worst = comm
-			}
+			worst, longest = r, ratio
 		}
 	}
 	return worst
+}
+
+// worthTelling is the part of the time that it has work from which waiting for a CPU is told, as
+// guard/detect has it for run delay.
+const worthTelling = 0.10
+
+// answer says who takes the CPUs while who waits for one: whoever is asked about, else the
+// victim of the first finding or, without any, the worst off. It is what was counted, whether
+// or not a rule is sure that the one is because of the other.
+func (d *diagnosis) answer(h *observe.Header) string {
+	victim, taker := cmp.Or(d.about, d.victim, d.worstOff().workload), d.culprit
+	switch {
+	case victim == "":
+		return ""
+	case victim != d.victim && (d.Host.Stall == nil || *d.Host.Stall < stalled):
+		return "" // no rule found that it suffers, and the CPUs are not short
+	case victim == d.victim && d.Findings[0].Resource != detect.CPU:
+		return ""
+	case victim != d.victim || taker == detect.Outside:
+		taker = d.mostUsed(victim)
+	}
+	use, wait, takes := d.levels[victim][watch.CPUTime], d.levels[victim][watch.CPUWait], d.levels[taker][watch.CPUTime]
+	share := wait / (wait + use)
+	if taker == "" || taker == victim || takes < notable || wait < notable || share < worthTelling {
+		return ""
+	}
+	called := func(workload string) string {
+		if comm, ok := programOf(workload); ok {
+			return plain.Line(comm)
+		}
+		return plain.Line(shownName(h, workload))
+	}
+	return fmt.Sprintf("%s takes %.2f of %d CPUs; %s waits for one %.0f %% of the time in which it has work.", called(taker), takes, d.Host.CPUs, called(victim), 100*share)
 }
 
 // behind is who had the CPU while a workload waited for it: the first few.

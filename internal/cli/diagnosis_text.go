@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -25,6 +26,9 @@ func printed(f detect.Finding) detect.Finding {
 // text says it all in plain words.
 func (d *diagnosis) text() string {
 	var b strings.Builder
+	if d.Answer != "" {
+		fmt.Fprintf(&b, "%s\n\n", d.Answer)
+	}
 	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more. Means, but for P99 and MEMORY:\n\n%s", d.whom(), d.Seconds, d.Others, d.overview)
 	d.writeInNoGroup(&b)
 	d.writeFindings(&b)
@@ -122,9 +126,8 @@ func (d *diagnosis) mayMatter(victim string) string {
 		return ""
 	}
 	if d.unaccused() {
-		return d.worstOff()
-	}
-	if !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim != victim }) {
+		victim = d.worstOff().Name
+	} else if !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim != victim }) {
 		return ""
 	}
 	if name, isProgram := programOf(victim); isProgram {
@@ -144,7 +147,11 @@ func (d *diagnosis) writeShort(b *strings.Builder) {
 		fmt.Fprintf(b, "Longest waits for one, in seconds of all threads per second: %s.\n", strings.Join(who, ", "))
 	}
 	if d.culprit != "" {
-		fmt.Fprintf(b, "Most CPU time: %s %.2f.\n", plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
+		most := "Most CPU time"
+		if d.about != "" {
+			most += " of all others"
+		}
+		fmt.Fprintf(b, "%s: %s %.2f.\n", most, plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
 	}
 }
 
@@ -274,8 +281,17 @@ func (d *diagnosis) next(o *observation) nextStep {
 			return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", whom), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
 		}
 		return step
+	case (d.victim == "" || inNoGroup) && shownName(&o.header, d.culprit) != d.culprit:
+		return nextStep{"see it live", "berth watch " + plain.Shell(podOrGroup(&o.header, d.culprit))} // a pod, or one that has its place
 	case d.victim == "" || inNoGroup:
-		return nextStep{"see it live", "berth watch " + plain.Shell(podOrGroup(&o.header, d.culprit))}
+		whom, which := plain.Line(d.culprit), "--cgroup "+plain.Shell(d.culprit)
+		if unit, ok := strings.CutPrefix(d.culprit, "system.slice/"); ok && path.Ext(unit) == ".service" && path.Base(unit) == unit {
+			which = "--unit " + plain.Shell(unit)
+		}
+		if d.about == "" && d.victim == "" {
+			whom += ", unless it is what matters,"
+		}
+		return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", whom), fmt.Sprintf("sudo berth adopt %s --class BE", which)}
 	}
 	victim, culprit := podOrGroup(&o.header, d.victim), podOrGroup(&o.header, d.culprit)
 	return nextStep{

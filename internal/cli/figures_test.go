@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +101,7 @@ func TestNginxFigures(t *testing.T) {
 		if n := len(rps); n > 3 {
 			rps = rps[:n-3] + "," + rps[n-3:]
 		}
-		p99 := fmt.Sprintf("%.0f ms", stats.Median(of(state, "p99_ms")))
+		p99 := fmt.Sprintf("%.1f ms", stats.Median(of(state, "p99_ms")))
 		row := fmt.Sprintf("| %s | %s | %.2g ms | %s |", name, rps, stats.Median(of(state, "p50_ms")), p99)
 		if !strings.Contains(string(page), row) {
 			t.Errorf("the page has no row %s", row)
@@ -126,6 +127,43 @@ func TestNginxFigures(t *testing.T) {
 	load := slices.Concat(of("alone", "load_before"), of("hog", "load_before"), of("be", "load_before"))
 	if want := fmt.Sprintf("%.0f to %.0f", slices.Min(load), slices.Max(load)); !strings.Contains(inOneLine, want) {
 		t.Errorf("the page does not say that the load average was %s", want)
+	}
+}
+
+// What the page of first contact says of its runs is what the stored ones end with.
+func TestFirstContact(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/measurements/first-contact.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := []struct{ part, words string }{
+		{"named", "the hog is named"}, {"proposed", "how to have it yield is proposed, with its process"}, {"before", "requests per second and p99 before"},
+		{"in force", "processes of the hog that are idle beside all others"}, {"after", "requests per second and p99 after"}, {"back", "all is back as it was"},
+		{"load average", "load average at the end"},
+	}
+	files, err := filepath.Glob("../../docs/measurements/results/first-contact/*.txt")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d runs, %v", len(files), err)
+	}
+	for _, row := range rows {
+		line := "| " + row.words
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, end, _ := strings.Cut(string(text), "\n"+row.part+",")
+			end, _, _ = strings.Cut(end, "\n")
+			seconds, answer, ok := strings.Cut(end, ",")
+			if !ok {
+				t.Fatalf("%s does not say %s", file, row.part)
+			}
+			line += fmt.Sprintf(" | %s (%s s)", answer, seconds)
+		}
+		if !strings.Contains(string(page), line+" |\n") {
+			t.Errorf("the page has no row %s |", line)
+		}
 	}
 }
 

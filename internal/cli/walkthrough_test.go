@@ -49,10 +49,12 @@ func TestPagesOnThisHost(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for _, s := range steps {
-			if kinds := []string{"host", "systemd", "container"}; !slices.Contains(kinds, s.Where) && !strings.HasPrefix(s.Where, "not, ") {
-				t.Errorf("%s: line %d is tried on %q: want one of %q, or \"not, \" and why", name, s.Line, s.Where, kinds)
+			for _, place := range s.Places() {
+				if kinds := []string{"host", "systemd", "container"}; !slices.Contains(kinds, place) {
+					t.Errorf("%s: line %d is tried on %q: want one of %q, or \"not, \" and why", name, s.Line, place, kinds)
+				}
 			}
-			if s.Where != "host" {
+			if !s.On("host") {
 				continue
 			}
 			tried++

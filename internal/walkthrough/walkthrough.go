@@ -1,6 +1,7 @@
 // Package walkthrough is for tests: it reads from a page of the documentation the commands
 // that a reader types, with what they print, and compares the shape of what they really print
-// with that. A comment says where the commands after it are tried, up to the next one:
+// with that. A comment says where the commands after it are tried ("systemd, container" are two
+// places), up to the next one:
 //
 //	<!-- try: host -->
 //
@@ -11,6 +12,7 @@ package walkthrough
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +23,17 @@ type Step struct {
 	Where   string
 	Command string
 	Output  []string
+}
+
+// On reports whether the step is tried in a place.
+func (s Step) On(place string) bool { return slices.Contains(s.Places(), place) }
+
+// Places are those where the step is tried, none if the comment says "not, " and why.
+func (s Step) Places() []string {
+	if strings.HasPrefix(s.Where, "not, ") {
+		return nil
+	}
+	return strings.Split(s.Where, ", ")
 }
 
 var (

@@ -66,6 +66,16 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	for where, want := range map[string]string{"host": "host", "systemd, container": "systemd container", "not, a host, as it takes all CPUs": ""} {
+		s := Step{Where: where}
+		if got := strings.Join(s.Places(), " "); got != want || s.On("container") != strings.Contains(want, "container") || s.On("host") != (want == "host") {
+			t.Errorf("%q is tried on %q, want %q", where, got, want)
+		}
+	}
+}
+
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

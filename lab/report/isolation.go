@@ -105,14 +105,25 @@ func shownName(scenario string) string {
 func looksOf(rows []lab.Row) map[string]Look {
 	known := []string{lab.Baseline, lab.BaselineAgain, lab.Unisolated, "weighted", "idle", "limited", "pinned"}
 	out := map[string]Look{}
+	var taken [Looks]bool
+	for _, row := range rows {
+		if i := slices.Index(known, row.Scenario); i >= 0 {
+			out[row.Scenario], taken[i] = Look(i+1), true
+		}
+	}
 	next := len(known)
 	for _, row := range rows {
-		i := slices.Index(known, row.Scenario)
-		if i < 0 {
-			i = next % Looks
+		if out[row.Scenario] != 0 {
+			continue
+		}
+		for range Looks { // until one that is free
+			if !taken[next%Looks] {
+				break
+			}
 			next++
 		}
-		out[row.Scenario] = Look(i + 1)
+		out[row.Scenario], taken[next%Looks] = Look(next%Looks+1), true
+		next++
 	}
 	return out
 }

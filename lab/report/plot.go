@@ -230,16 +230,22 @@ func (d *plotting) panel(panel *Panel, f frame) {
 		}
 	}
 	for _, b := range d.X.Bands {
-		d.band(b, point{f.x.clamped(b.From), f.top}, point{f.x.clamped(b.To), f.bottom}, point{f.x.clamped(b.From) + 4, f.top + 12})
+		d.band(b, point{f.x.clamped(b.From), f.top}, point{f.x.clamped(b.To), f.bottom})
 	}
 	for _, b := range panel.Y.Bands {
-		d.band(b, point{f.left, f.y.clamped(b.From)}, point{f.right, f.y.clamped(b.To)}, point{f.left + 6, f.y.clamped(b.From) - 5})
+		d.band(b, point{f.left, f.y.clamped(b.From)}, point{f.right, f.y.clamped(b.To)})
 	}
 	d.axisLeft(panel.Y, f)
 	if d.X.Grid {
 		for _, t := range d.ticks(d.X, f.x, f.right-f.left) {
 			d.line("grid", point{f.x.at(t.At), f.top}, point{f.x.at(t.At), f.bottom})
 		}
+	}
+	for _, b := range d.X.Bands {
+		d.noted(b, point{f.x.clamped(b.From) + 4, f.top + 12})
+	}
+	for _, b := range panel.Y.Bands {
+		d.noted(b, point{f.left + 6, f.y.clamped(b.From) - 5})
 	}
 	for _, field := range panel.Fields {
 		d.field(field, f)
@@ -251,12 +257,16 @@ func (d *plotting) panel(panel *Panel, f frame) {
 	d.marks(panel.Marks, f)
 }
 
-func (d *plotting) band(b Band, from, to, note point) {
+func (d *plotting) band(b Band, from, to point) {
 	if b.From == b.To {
 		d.line(b.Class, from, to)
 	} else {
 		d.rect(b.Class, from, to, b.Tip)
 	}
+}
+
+// noted writes what a band is, over the lines of the grid.
+func (d *plotting) noted(b Band, note point) {
 	if b.Note != "" {
 		d.text("note", start, note, b.Note)
 	}

@@ -277,7 +277,8 @@ func (p played) bound(rounds []lab.Decoded, of float64) bool {
 }
 
 // timeline is an axis of all rounds in the order run, each as long as its seconds, with
-// a gap between blocks. It returns the slot of each round, with its tooltip.
+// a gap between blocks. It returns the slot of each round, with its tooltip, and where blocks
+// meet, unless that is between all rounds.
 func (p played) timeline(tip func(round) string) (x Axis, slots []Slot, cuts []float64) {
 	total, gaps := 0.0, 0.0
 	for i, r := range p.rounds {
@@ -299,6 +300,9 @@ func (p played) timeline(tip func(round) string) (x Axis, slots []Slot, cuts []f
 		if i == len(p.rounds)-1 || p.rounds[i+1].Block != r.Block {
 			x.Ticks = append(x.Ticks, Tick{At: (from + at) / 2, Text: strconv.Itoa(r.Block + 1)})
 		}
+	}
+	if len(cuts) == len(p.rounds)-1 {
+		cuts = nil
 	}
 	x.Max, x.Label = at, "blocks of rounds, in the order run"
 	return x, slots, cuts
