@@ -202,7 +202,7 @@ func eachRandom(t *testing.T, short, full int, one func(r *rand.Rand) error) (n 
 func TestLayoutProperties(t *testing.T) {
 	t.Parallel()
 	var fits, exclusive, changes atomic.Int64
-	n := eachRandom(t, 4000, 1_000_000, func(r *rand.Rand) error {
+	n := eachRandom(t, 4000, 4_000_000, func(r *rand.Rand) error {
 		tree, c := random(r)
 		l, err := c.Layout(tree)
 		other, errOther := c.Layout(shuffled(r, tree))
