@@ -310,62 +310,6 @@ func TestCacheClassLimbo(t *testing.T) {
 	h.place(n, again)
 }
 
-// Killed before and after each change of files, restoring gives everything back.
-func TestCacheClassKilled(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	total := 0
-	for at := 1; ; at++ {
-		done := false
-		for _, after := range []bool{false, true} {
-			h := classHost(t, "skylake", func(r *fakekernel.Resctrl) { r.Domains = []int{0} })
-			before := h.tree()
-			f := &fate{at: at, after: after}
-			n := h.doom(f)
-			alive := survives(n, func() {
-				for _, s := range []Spec{classed(spec("api", place.LS, 0, 9000100), "gold"), spec("batch", place.BE, 0, 9000101)} {
-					if _, err := n.Place(ctx, s); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if err := n.Release(ctx, "api", Keep); err != nil {
-					t.Fatal(err)
-				}
-			})
-			if alive {
-				n.Close()
-				done = true
-			}
-			if items, err := Restore(ctx, h.options()); err != nil {
-				t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
-			}
-			was, is := before, h.tree()
-			sorted := func(text string) string {
-				words := strings.Fields(text)
-				slices.Sort(words)
-				return strings.Join(words, " ")
-			}
-			for name, text := range was {
-				if !strings.HasPrefix(name, rc) || strings.HasSuffix(name, "last_cmd_status") {
-					continue
-				}
-				if got := is[name]; got != text && sorted(got) != sorted(text) {
-					t.Errorf("killed at %d (%v): %s is %q, was %q", at, after, name, got, text)
-				}
-			}
-			for name := range is {
-				if _, there := was[name]; !there && strings.HasPrefix(name, rc) {
-					t.Errorf("killed at %d (%v): %s is left", at, after, name)
-				}
-			}
-		}
-		if total = at; done {
-			break
-		}
-	}
-	t.Logf("killed at %d changes, before and after each", total-1)
-}
-
 // A thousand threads are moved by a few writes, in passes: one that was made meanwhile is
 // found, one that has ended is no error.
 func TestCacheClassThousandThreads(t *testing.T) {

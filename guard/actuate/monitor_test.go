@@ -164,7 +164,7 @@ func TestMonitorCounts(t *testing.T) {
 		t.Errorf("without a free counter: %+v, %v, %s", m, err, assigned())
 	}
 	for _, event := range []string{"mbm_total_bytes", "mbm_local_bytes"} {
-		if err := h.k.WriteFile(fakekernel.ResctrlDir+"/pod-a/mbm_L3_assignments", event+":*=_"); err != nil {
+		if err := h.k.WriteFile(fakekernel.ResctrlDir+"/pod-a/mbm_L3_assignments", event+":*=_\n"); err != nil {
 			t.Fatal(err)
 		}
 	}

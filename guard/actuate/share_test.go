@@ -307,7 +307,7 @@ func TestSharesRefused(t *testing.T) {
 		{"only some in a class", "skylake", nil, func(h *host) error { return h.k.WriteFile(dir+"/berth-bulk/tasks", "100") }, ways("batch/a", 6), "some of its threads are in resctrl group berth-bulk"},
 		{"ways that are its alone", "skylake", nil, func(h *host) error {
 			return errors.Join(h.k.WriteFile(dir+"/schemata", "L3:0=7c0;1=7ff\n"), h.k.WriteFile(dir+"/berth-bulk/schemata", "L3:0=3c;1=3c\n"),
-				h.k.WriteFile(dir+"/schemata", "L3:1=7c0\n"), h.k.WriteFile(dir+"/berth-bulk/mode", "exclusive"))
+				h.k.WriteFile(dir+"/schemata", "L3:1=7c0\n"), h.k.WriteFile(dir+"/berth-bulk/mode", "exclusive\n"))
 		}, ways("batch/b/c", 2), "class bulk has its ways alone"},
 		{"no CLOSID left", "skylake", func(r *fakekernel.Resctrl) { r.Lines[0].CLOSIDs = 2 }, nil, ways("batch/a", 6), "all 2 CLOSIDs of the CPU are in use"},
 		{"no such group", "skylake", nil, nil, ways("batch/x", 6), "file does not exist"},

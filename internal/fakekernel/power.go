@@ -37,6 +37,8 @@ type PowerLayout struct {
 	Idle       []IdleState
 	IdleDriver string
 	Uncore     bool
+	// Clusters are the parts of the uncore of each package by TPMI; 0 is one die without.
+	Clusters int
 	// Packages divide the CPUs; 0 stands for 1.
 	Packages int
 }
@@ -56,6 +58,11 @@ func PowerHosts() map[string]PowerLayout {
 		"intel_pstate": {
 			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "powersave", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
 			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle", Uncore: true,
+		},
+		// from Granite Rapids on: "uncore00" and so on, with files that say of which package
+		"intel_pstate, TPMI": {
+			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "powersave", Governors: "performance powersave", Least: 800_000, Most: 3_900_000,
+			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle", Uncore: true, Clusters: 2, Packages: 2,
 		},
 		// booted with the governor performance, as distributions for servers do
 		"intel_pstate, performance": {
@@ -116,12 +123,17 @@ func (p *Power) boot() error {
 	if l.Boost != "" {
 		files[cpuDir+"/"+l.Boost] = map[bool]string{true: "0", false: "1"}[l.Boost == "intel_pstate/no_turbo"]
 	}
-	for i := range max(l.Packages, 1) {
-		if l.Uncore {
-			base := fmt.Sprintf("%s/intel_uncore_frequency/package_%02d_die_00/", cpuDir, i)
-			files[base+"min_freq_khz"], files[base+"max_freq_khz"] = "1200000", "2400000"
-			files[base+"initial_min_freq_khz"], files[base+"initial_max_freq_khz"] = "1200000", "2400000"
+	for i := range max(l.Packages, 1) * max(l.Clusters, 1) { // intel_uncore_frequency_scaling.rst
+		if !l.Uncore {
+			break
 		}
+		base := fmt.Sprintf("%s/intel_uncore_frequency/package_%02d_die_00/", cpuDir, i)
+		if l.Clusters > 0 {
+			base = fmt.Sprintf("%s/intel_uncore_frequency/uncore%02d/", cpuDir, i)
+			files[base+"package_id"], files[base+"domain_id"], files[base+"fabric_cluster_id"] = strconv.Itoa(i/l.Clusters), strconv.Itoa(i%l.Clusters), "0"
+		}
+		files[base+"min_freq_khz"], files[base+"max_freq_khz"] = "1200000", "2400000"
+		files[base+"initial_min_freq_khz"], files[base+"initial_max_freq_khz"] = "1200000", "2400000"
 	}
 	for name, text := range files {
 		if err := p.create(name, text); err != nil {

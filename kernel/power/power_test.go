@@ -128,6 +128,10 @@ var plans = []struct {
 	{"cppc_cpufreq", "0-1", Settings{Boost: of(false)}, "", ""},
 	{"intel_pstate", "0-3", Settings{UncoreMin: 2_450_000, UncoreMax: 9_000_000}, "", "intel_uncore_frequency/package_00_die_00/min_freq_khz 2400000"},
 	{"intel_pstate", "0-2", Settings{UncoreMin: 2_000_000}, "", ""},
+	{"intel_pstate, TPMI", "2-3", Settings{UncoreMax: 2_000_000}, "", `
+		intel_uncore_frequency/uncore02/max_freq_khz 2000000
+		intel_uncore_frequency/uncore03/max_freq_khz 2000000`},
+	{"intel_pstate, TPMI", "1-2", Settings{UncoreMax: 2_000_000}, "", ""},
 	{"acpi-cpufreq", "0-3", Settings{UncoreMin: 2_000_000}, "", ""},
 	{"intel_pstate", "0-3", Settings{
 		Governor: "performance", Preference: "performance", Bias: of(0), Min: 2_000_000, Max: 3_000_000, Boost: of(false), IdleLatency: of(2),
@@ -245,44 +249,6 @@ func TestClampedIsRefused(t *testing.T) {
 	}
 }
 
-// killed is what mortal panics with.
-type killed struct{}
-
-// mortal is a kernel under which the process dies at write number at: before it or after it
-// took effect.
-type mortal struct {
-	kernel.Files
-	at    int
-	after bool
-	count *int
-}
-
-func (m mortal) WriteFile(name, data string) error {
-	*m.count++
-	if *m.count == m.at && !m.after {
-		panic(killed{})
-	}
-	err := m.Files.WriteFile(name, data)
-	if *m.count == m.at {
-		panic(killed{})
-	}
-	return err
-}
-
-func (m mortal) FS() fs.FS { return m.Files.FS() }
-
-func survives(f func()) (alive bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(killed); !ok {
-				panic(r)
-			}
-		}
-	}()
-	f()
-	return true
-}
-
 // Killed before and after each write, of applying and of undoing, each plan is restored
 // exactly from the undo log.
 func TestKilled(t *testing.T) {
@@ -306,8 +272,8 @@ func TestKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 				count := 0
-				alive = survives(func() {
-					undo, err := kernel.Apply(kernel.NewRoot(root.Name(), mortal{k, at, after, &count}), plan, log)
+				alive = fakekernel.Survives(func() {
+					undo, err := kernel.Apply(kernel.NewRoot(root.Name(), fakekernel.Mortal{Files: k, At: at, After: after, Count: &count}), plan, log)
 					if err != nil {
 						t.Fatal(err)
 					}

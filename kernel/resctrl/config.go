@@ -42,6 +42,8 @@ type Options struct {
 	MB Option `json:"mb,omitzero"`
 	// Mode is of CRI Resource Manager, and means nothing here.
 	Mode string `json:"mode,omitempty"`
+	// MonitoringDisabled is of CRI Resource Manager, and means nothing here.
+	MonitoringDisabled bool `json:"monitoringDisabled,omitempty"`
 }
 
 // Option is about one resource.
@@ -438,7 +440,7 @@ func limitOf(v any) (l limit, err error) {
 				unit, scale = u.suffix, u.by
 			}
 		}
-		n, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(text, unit)), 10, 31)
+		n, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(text, unit)), 10, 32)
 		if err != nil || unit == "" || n == 0 || unit == "%" && n > 100 {
 			return l, fmt.Errorf("%q: %w", text, errLimit)
 		}

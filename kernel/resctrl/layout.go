@@ -284,13 +284,8 @@ func (l *Layout) exclusives(t *Tree) error {
 
 // overlaps names the class or group of another program that has ways of an exclusive class.
 func (l *Layout) overlaps(t *Tree, a *Assigned, line *Line, v Value) (who string, both uint64) {
-	get := func(s Schemata) uint64 {
-		if o := s.Line(line.Resource); o != nil {
-			n, _ := o.Get(v.Domain)
-			return n & v.N
-		}
-		return 0
-	}
+	level, _ := kindOf(line.Resource) // code and data lie in the same ways, so each keeps the other out
+	get := func(s Schemata) uint64 { return s.filled(level, v.Domain) & v.N }
 	for i := range l.Classes {
 		if b := &l.Classes[i]; b.Name != a.Name {
 			if both = get(b.Schemata); both != 0 {

@@ -27,10 +27,7 @@ func partition(t *Tree, r *Resource, id int, kind string, parts []part) error {
 		if g.Own() || g.Mode != "exclusive" && g.Mode != "pseudo-locked" {
 			continue
 		}
-		if line := g.Schemata.Line(r.Name); line != nil {
-			n, _ := line.Get(id)
-			taken |= n
-		}
+		taken |= g.Schemata.filled(r.Level(), id)
 	}
 	fixed := taken
 	total, relative := 0, 0
@@ -43,7 +40,7 @@ func partition(t *Tree, r *Resource, id int, kind string, parts []part) error {
 		p.need = 0
 		switch s := p.share; {
 		case !s.given:
-			p.mask = r.Mask &^ taken
+			p.mask = largest(r.Mask&^taken, r.Sparse)
 		case s.mask != 0:
 			if p.mask = s.mask; s.mask&^r.Mask != 0 {
 				return &FitError{p.field, fmt.Sprintf("mask %x has more than the %d ways of cache id %d: at most %x fits", s.mask, r.Ways(), id, r.Mask)}
@@ -146,7 +143,7 @@ func within(r *Resource, mask uint64, s share) (uint64, error) {
 	}
 	switch {
 	case !s.given:
-		return mask, nil
+		return mask, legal(r, mask)
 	case s.mask != 0:
 		if s.mask&^mask != 0 {
 			s.mask <<= bits.TrailingZeros64(mask)
@@ -228,10 +225,8 @@ func owners(parts []part, t *Tree, r *Resource, id int, ways uint64) string {
 	}
 	for i := range t.Groups {
 		g := &t.Groups[i]
-		if line := g.Schemata.Line(r.Name); !g.Own() && g.Mode == "exclusive" && line != nil {
-			if n, _ := line.Get(id); n&ways != 0 {
-				names = append(names, "group "+g.Name+" of another program")
-			}
+		if !g.Own() && g.Mode == "exclusive" && g.Schemata.filled(r.Level(), id)&ways != 0 {
+			names = append(names, "group "+g.Name+" of another program")
 		}
 	}
 	return strings.Join(names, ", ")

@@ -73,6 +73,17 @@ func (s Schemata) Line(resource string) *Line {
 	return nil
 }
 
+// filled are the ways of a cache that a group may fill, with code or with data.
+func (s Schemata) filled(level string, domain int) (ways uint64) {
+	for i := range s {
+		if l, _ := kindOf(s[i].Resource); l == level {
+			n, _ := s[i].Get(domain)
+			ways |= n
+		}
+	}
+	return ways
+}
+
 // String writes all lines.
 func (s Schemata) String() string {
 	var b strings.Builder
@@ -93,6 +104,9 @@ func ParseSchemata(text string) (all Schemata, err error) {
 		l := Line{Resource: strings.TrimSpace(name)}
 		if !ok || l.Resource == "" {
 			return nil, fmt.Errorf("schemata %q: no resource", line)
+		}
+		if strings.TrimSpace(list) == "uninitialized" {
+			continue // of a group in mode pseudo-locksetup
 		}
 		base := 16
 		if l.bandwidth() {
