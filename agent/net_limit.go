@@ -245,8 +245,11 @@ func (k *netClasses) limitNote(w *Workload) string {
 // the listening one.
 func (k *netClasses) socketNotes(w *Workload) []string {
 	config := k.n.opt.Classes
-	g, err := k.groupOf(w)
-	if err != nil || !config.tellsApart(&w.Spec) {
+	if !config.tellsApart(&w.Spec) {
+		return nil
+	}
+	g, err := k.groupOf(w) // reads a file
+	if err != nil {
 		return nil
 	}
 	what, of := "the class", fmt.Sprintf("network class %q", config.ClassOf(NetClass, &w.Spec))

@@ -117,10 +117,14 @@ func (s *Surroundings) idles(c *Transition, idle []string) (all kernel.Plan, err
 func (s *Surroundings) others(c *Transition) (kernel.Plan, error) {
 	s.g.theirs = nil
 	var all []*subtree
-	for _, id := range c.Present() {
-		if !s.Has(c.After(id)) {
-			continue
+	var placed []string // mostly there are none
+	for w := range c.Workloads() {
+		if s.Has(w) && w.State != Reserved {
+			placed = append(placed, w.ID())
 		}
+	}
+	slices.Sort(placed)
+	for _, id := range placed {
 		u, err := s.g.subtree(c, id, false)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it has ended, and is released at the next look
