@@ -140,6 +140,7 @@ func (n *Node) withoutLimit(id string, err error) {
 	n.goesWithout(id, fmt.Sprintf("workload %q goes without a limit", id), err)
 }
 
+// goesWithout tells a text and an error once. The file of a refused step is noted as unwritten.
 func (n *Node) goesWithout(id, text string, err error) {
 	if refused, ok := errors.AsType[*kernel.StepError](err); ok && n.unwritten != nil {
 		n.unwritten[refused.Step.Path] = true
