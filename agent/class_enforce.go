@@ -132,7 +132,20 @@ func (n *Node) without(kind ClassKind, name, id string, err error) {
 		who = fmt.Sprintf("workloads of %s classes go", kind)
 	}
 	n.lacked++
-	n.tellOnce(id, fmt.Sprintf("%s without: %v", who, err))
+	n.goesWithout(id, who+" without", err)
+}
+
+// withoutLimit tells once that a workload goes without one of its limits.
+func (n *Node) withoutLimit(id string, err error) {
+	n.goesWithout(id, fmt.Sprintf("workload %q goes without a limit", id), err)
+}
+
+// goesWithout tells a text and an error once. The file of a refused step is noted as unwritten.
+func (n *Node) goesWithout(id, text string, err error) {
+	if refused, ok := errors.AsType[*kernel.StepError](err); ok && n.unwritten != nil {
+		n.unwritten[refused.Step.Path] = true
+	}
+	n.tellOnce(id, fmt.Sprintf("%s: %v", text, err))
 }
 
 // mostOnce is how many texts are remembered that are told once.

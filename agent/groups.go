@@ -32,8 +32,10 @@ type groups struct {
 	confine []string // see Options
 	protect []string
 	// io is what a workload has by its I/O class; nil without any.
-	io     func(*Spec) (ioClass, error)
-	within cpuset.Set // the CPUs of what is confined; empty is all that nobody owns
+	io func(*Spec) (ioClass, error)
+	// without is told who goes without a limit, and why.
+	without func(id string, err error)
+	within  cpuset.Set // the CPUs of what is confined; empty is all that nobody owns
 	// idles are, of an Enforcer that has made some idle, the directories of groups that it did
 	// not make and that are to be so still.
 	idles map[string]bool
@@ -75,7 +77,7 @@ func (g *groups) isParent(dir string) bool {
 // cannot be given by control group. For root the base is the top of each tree
 // as it is mounted, so that all processes of the host find the same one.
 func openGroups(root *kernel.Root, host *cgroup.Host) (*groups, error) {
-	g := &groups{root: root, host: host, shown: map[string]shown{}}
+	g := &groups{root: root, host: host, shown: map[string]shown{}, without: func(string, error) {}}
 	if t, ok := host.Hierarchy(cgroup.CPUSet); ok {
 		g.own = t.Own
 		g.version = t.Version
@@ -295,12 +297,16 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 	if err != nil {
 		return done, errors.Join(err, disable())
 	}
+	var unlimited func() error
 	follow, err := g.follow(c)
-	done.Undo = join(disable, restore, follow)
-	if err != nil {
-		return done, errors.Join(err, done.Undo())
+	if err == nil {
+		err = g.verify(c)
 	}
-	if err := g.verify(c); err != nil {
+	if err == nil {
+		unlimited, err = g.limitEach(c, c.unasked())
+	}
+	done.Undo = join(disable, restore, follow, unlimited)
+	if err != nil {
 		return done, errors.Join(err, done.Undo())
 	}
 	done.Finish = func() error {
@@ -320,6 +326,11 @@ func (g *groups) Plan(c *Transition) (plan kernel.Plan, needed bool, err error) 
 		return enable, len(enable) > 0, err
 	}
 	plan, err = g.plan(c)
+	if err == nil {
+		var limits kernel.Plan
+		limits, err = g.planEach(c, c.unasked())
+		plan = append(plan, limits...)
+	}
 	return append(enable, plan...), len(enable)+len(plan) > 0, err
 }
 
@@ -385,7 +396,8 @@ func (g *groups) enableIn(dir string, offered, used []string) (kernel.Step, erro
 	return step, nil
 }
 
-// difference is what it takes to get from what the kernel shows to what c is to come to.
+// difference is what it takes to get from what the kernel shows to what c is to come to, but for
+// the limits of workloads that it does not ask for: each of those has its own for itself.
 func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 	g.theirs = nil
 	maps.DeleteFunc(g.shown, func(id string, s shown) bool { return c.After(id) != s.of })
@@ -423,6 +435,9 @@ func (g *groups) difference(c *Transition) (all kernel.Plan, err error) {
 		return nil, err
 	}
 	for _, id := range c.Limited() {
+		if !c.asks(id) {
+			continue
+		}
 		if err := add(g.limits(c, id, fresh[id])); err != nil {
 			return nil, err
 		}

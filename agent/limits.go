@@ -94,6 +94,77 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	return plan, nil
 }
 
+// limitEach has workloads get their limits, each for itself: what the kernel refuses one that the
+// transition does not ask for it goes without, and nobody else. A group that has just gone is no
+// error.
+func (g *groups) limitEach(c *Transition, ids []string) (undo func() error, err error) {
+	var undos []func() error
+	for _, id := range ids {
+		back, err := g.limit(c, id)
+		if err != nil {
+			return nil, errors.Join(err, join(undos...)())
+		}
+		undos = append(undos, back)
+	}
+	return join(undos...), nil
+}
+
+// limit is limitEach of one workload.
+func (g *groups) limit(c *Transition, id string) (undo func() error, err error) {
+	plan, err := g.ownLimits(c, id)
+	for err == nil && len(plan) > 0 {
+		if undo, err = kernel.Apply(g.root, plan, c.Log); err == nil {
+			return undo, nil
+		}
+		refused, ok := errors.AsType[*kernel.StepError](err)
+		switch {
+		case ok && !g.isDir(path.Dir(refused.Step.Path)):
+			return nil, nil
+		case ok && !c.asks(id):
+			g.without(id, err)
+			plan, err = leaveOut(plan, refused.Step), nil
+		}
+	}
+	if c.After(id).Backend != g.host.Mode() {
+		err = refusal(IOClass, "", id, err)
+	}
+	return nil, err
+}
+
+// leaveOut returns a plan without a step, and without what prepares it.
+func leaveOut(plan kernel.Plan, step kernel.Step) kernel.Plan {
+	return slices.DeleteFunc(plan, func(s kernel.Step) bool {
+		return s.Path == step.Path && s.Value == step.Value || slices.Contains(step.Disturbs, s.Path)
+	})
+}
+
+// planEach are the writes of limitEach.
+func (g *groups) planEach(c *Transition, ids []string) (all kernel.Plan, err error) {
+	for _, id := range ids {
+		plan, err := g.ownLimits(c, id)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, plan...)
+	}
+	return all, nil
+}
+
+// ownLimits are the limits of a workload for itself: what cannot be planned of one that the
+// transition does not ask for is told.
+func (g *groups) ownLimits(c *Transition, id string) (kernel.Plan, error) {
+	plan, err := g.limits(c, id, false)
+	switch {
+	case err == nil:
+	case !slices.ContainsFunc(c.After(id).dirsIn(g.base.Dirs()), g.isDir):
+		return nil, nil // it has just gone
+	case !c.asks(id):
+		g.without(id, err)
+		return nil, nil
+	}
+	return plan, err
+}
+
 // ioLimits plans what a group that something else makes has by the I/O class of its workload;
 // all else of it is not Berth's. A class that is not asked for by name, or not now, is left out
 // where it cannot be: a note says so.

@@ -54,8 +54,13 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			_, err = n.followClasses(all)
 		}
 		if err == nil && drifted {
-			repairs = n.judge(plan)
+			repairs, n.unwritten = n.judge(plan), map[string]bool{}
 			err = t.converge()
+			repairs = slices.DeleteFunc(repairs, func(r Repair) bool { return n.unwritten[r.Path] })
+			for path := range n.unwritten { // the kernel insists, and nobody else
+				n.drift.Forget(path)
+			}
+			n.unwritten = nil
 		}
 		repairs, n.changedPriorities = append(repairs, n.changedPriorities...), nil
 		return err

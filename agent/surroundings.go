@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"syscall"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -86,47 +85,18 @@ func (s *Surroundings) Plan(c *Transition, idle []string) (kernel.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	all = append(all, plan...)
-	for _, w := range s.limited(c) {
-		if plan, err = s.g.ioLimits(c, w); err != nil {
-			return nil, err
-		}
-		all = append(all, plan...)
-	}
-	return all, nil
+	limits, err := s.g.planEach(c, s.limited(c))
+	return slices.Concat(all, plan, limits), err
 }
 
 // limited are the workloads of others' groups whose limits are looked at.
-func (s *Surroundings) limited(c *Transition) (all []*Workload) {
+func (s *Surroundings) limited(c *Transition) (all []string) {
 	for _, id := range c.Limited() {
 		if w := c.After(id); w != nil && !s.Has(w) {
-			all = append(all, w)
+			all = append(all, id)
 		}
 	}
 	return all
-}
-
-// limit has workloads get what their I/O classes say. A group that has just gone is no error, and
-// what the kernel refuses a workload that the transition is not about is told and holds nothing up.
-func (s *Surroundings) limit(c *Transition, tell func(error)) (undo func() error, err error) {
-	var undos []func() error
-	for _, w := range s.limited(c) {
-		var back func() error
-		plan, err := s.g.ioLimits(c, w)
-		if err == nil && len(plan) > 0 {
-			back, err = kernel.Apply(s.g.root, plan, c.Log)
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV):
-		case err != nil && !c.asks(w.ID()):
-			tell(fmt.Errorf("workload %q goes without limits of its I/O class: %w", w.ID(), err))
-		case err != nil:
-			return nil, errors.Join(refusal(IOClass, "", w.ID(), err), join(undos...)())
-		case back != nil:
-			undos = append(undos, back)
-		}
-	}
-	return join(undos...), nil
 }
 
 func (s *Surroundings) idles(c *Transition, idle []string) (all kernel.Plan, err error) {
@@ -147,10 +117,14 @@ func (s *Surroundings) idles(c *Transition, idle []string) (all kernel.Plan, err
 func (s *Surroundings) others(c *Transition) (kernel.Plan, error) {
 	s.g.theirs = nil
 	var all []*subtree
-	for _, id := range c.Present() {
-		if !s.Has(c.After(id)) {
-			continue
+	var placed []string // mostly there are none
+	for w := range c.Workloads() {
+		if s.Has(w) && w.State != Reserved {
+			placed = append(placed, w.ID())
 		}
+	}
+	slices.Sort(placed)
+	for _, id := range placed {
 		u, err := s.g.subtree(c, id, false)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it has ended, and is released at the next look
@@ -186,7 +160,7 @@ func (s *Surroundings) Enforce(c *Transition, idle []string, tell func(error)) (
 	if err != nil {
 		return done, errors.Join(err, call(awake))
 	}
-	unlimited, err := s.limit(c, tell)
+	unlimited, err := s.g.limitEach(c, s.limited(c))
 	if err != nil {
 		return done, errors.Join(err, call(back), call(awake))
 	}

@@ -51,7 +51,7 @@ func (c *Transition) After(id string) *Workload { return c.to.workload(id) }
 // asks reports whether a workload is what the transition is about: what it cannot have is
 // refused then. Any other goes without, and a note says so.
 func (c *Transition) asks(id string) bool {
-	return slices.Contains(c.focus, id) && (!c.All || c.strict)
+	return (!c.All || c.strict) && slices.Contains(c.focus, id)
 }
 
 // looksAt reports whether a workload's threads are looked for: there are many of all of them.
@@ -173,6 +173,14 @@ func (c *Transition) Limited() []string {
 		return c.Present()
 	}
 	return c.About()
+}
+
+// unasked are those of them that the transition does not ask for.
+func (c *Transition) unasked() []string {
+	if !c.All {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Limited()), c.asks)
 }
 
 // Present are the workloads that there is something of: not those that are reserved.

@@ -6,6 +6,7 @@
 package cpuset
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -20,44 +21,105 @@ import (
 // machines that run one image have fewer than 2,048.
 const Limit = 2048
 
-const words = Limit / 64
+const (
+	words = Limit / 64
+	// near are the words that a Set has in itself: those of 256 CPUs. What a Set takes is what
+	// most of Berth's records take, and few machines have more CPUs.
+	near = 4
+	far  = words - near
+)
 
 // ErrRange reports a number that no Set can hold.
 var ErrRange = errors.New("number out of range 0-" + strconv.Itoa(Limit-1))
 
 // Set is an immutable set of numbers below Limit. The zero value is the empty
 // set. Sets are comparable: == is equality, and a Set can be a map key.
+//
+// A set of numbers below 256 is made without allocating; one with others takes an allocation.
 type Set struct {
-	n int // words up to the last one that is not zero; the others need no look
-	w [words]uint64
+	w [near]uint64
+	// rest are the words beyond, of 8 bytes each, the lowest first, up to the last one that is
+	// not zero.
+	rest string
 }
 
-// used returns the words up to the last one that is not zero.
-func (s *Set) used() []uint64 { return s.w[:s.n] }
+// bitmap is a set in the making.
+type bitmap [words]uint64
 
-// add makes id, which is in range, a member.
-func (s *Set) add(id int) {
-	s.w[id/64] |= 1 << (id % 64)
-	s.n = max(s.n, id/64+1)
-}
+func (m *bitmap) add(id int) { m[id/64] |= 1 << (id % 64) }
 
-// trim restores n after members went.
-func (s *Set) trim() {
-	for s.n > 0 && s.w[s.n-1] == 0 {
-		s.n--
+func (m *bitmap) fill(first, last int) {
+	for i := first / 64; i <= last/64; i++ {
+		w := ^uint64(0)
+		if i == first/64 {
+			w &= ^uint64(0) << (first % 64)
+		}
+		if i == last/64 {
+			w &= ^uint64(0) >> (63 - last%64)
+		}
+		m[i] |= w
 	}
+}
+
+func (m *bitmap) set() (s Set) {
+	s.w = [near]uint64(m[:near])
+	n := far
+	for n > 0 && m[near+n-1] == 0 {
+		n--
+	}
+	s.rest = rest("", "", func(i int, _, _ uint64) uint64 { return m[near+i] }, n)
+	return s
+}
+
+// rest makes the rest of a set of n words: word i is what of returns for it and those of a and b.
+func rest(a, b string, of func(i int, a, b uint64) uint64, n int) string {
+	var text [8 * far]byte
+	end := 0
+	for i := range n {
+		w := of(i, word(a, i), word(b, i))
+		if binary.LittleEndian.PutUint64(text[8*i:], w); w != 0 {
+			end = 8 * (i + 1)
+		}
+	}
+	if string(text[:end]) == a {
+		return a
+	}
+	if string(text[:end]) == b {
+		return b
+	}
+	return string(text[:end])
+}
+
+// word is word i of a rest.
+func word(rest string, i int) uint64 {
+	if 8*i >= len(rest) {
+		return 0
+	}
+	b := rest[8*i : 8*i+8]
+	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}
+
+// count is how many words a set has, word is one of them.
+func (s *Set) count() int { return near + len(s.rest)/8 }
+
+func (s *Set) word(i int) uint64 {
+	if i < near {
+		return s.w[i]
+	}
+	return word(s.rest, i-near)
 }
 
 // Of returns the set of the given numbers.
 func Of(ids ...int) (Set, error) {
-	var s Set
+	var m bitmap
 	for _, id := range ids {
 		if id < 0 || id >= Limit {
 			return Set{}, fmt.Errorf("cpuset member %d: %w", id, ErrRange)
 		}
-		s.add(id)
+		m.add(id)
 	}
-	return s, nil
+	return m.set(), nil
 }
 
 // MustOf is Of for numbers known to be in range, such as constants in tests
@@ -73,55 +135,44 @@ func MustOf(ids ...int) Set {
 // Range returns the set of first to last, both included; it is empty where
 // last < first.
 func Range(first, last int) (Set, error) {
-	var s Set
 	if last < first {
-		return s, nil
+		return Set{}, nil
 	}
 	if first < 0 || last >= Limit {
-		return s, fmt.Errorf("cpuset range %d-%d: %w", first, last, ErrRange)
+		return Set{}, fmt.Errorf("cpuset range %d-%d: %w", first, last, ErrRange)
 	}
-	s.fill(first, last)
-	return s, nil
-}
-
-func (s *Set) fill(first, last int) {
-	for i := first / 64; i <= last/64; i++ {
-		m := ^uint64(0)
-		if i == first/64 {
-			m &= ^uint64(0) << (first % 64)
-		}
-		if i == last/64 {
-			m &= ^uint64(0) >> (63 - last%64)
-		}
-		s.w[i] |= m
-	}
-	s.n = max(s.n, last/64+1)
+	var m bitmap
+	m.fill(first, last)
+	return m.set(), nil
 }
 
 // Len returns the number of members.
 func (s Set) Len() int {
 	n := 0
-	for _, w := range s.used() {
+	for _, w := range s.w {
 		n += bits.OnesCount64(w)
+	}
+	for i := range len(s.rest) / 8 {
+		n += bits.OnesCount64(word(s.rest, i))
 	}
 	return n
 }
 
 // IsEmpty reports whether s has no member.
-func (s Set) IsEmpty() bool { return s.n == 0 }
+func (s Set) IsEmpty() bool { return s == Set{} }
 
 // Equal is s == t, under the name that comparing libraries look for.
 func (s Set) Equal(t Set) bool { return s == t }
 
 // Has reports whether id is a member. Numbers out of range are not.
 func (s Set) Has(id int) bool {
-	return id >= 0 && id < Limit && s.w[id/64]&(1<<(id%64)) != 0
+	return id >= 0 && id < Limit && s.word(id/64)&(1<<(id%64)) != 0
 }
 
 // First returns the lowest member; ok is false for the empty set.
 func (s Set) First() (id int, ok bool) {
-	for i, w := range s.used() {
-		if w != 0 {
+	for i := range s.count() {
+		if w := s.word(i); w != 0 {
 			return i*64 + bits.TrailingZeros64(w), true
 		}
 	}
@@ -130,17 +181,19 @@ func (s Set) First() (id int, ok bool) {
 
 // Last returns the highest member; ok is false for the empty set.
 func (s Set) Last() (id int, ok bool) {
-	if s.n == 0 {
-		return 0, false
+	for i := s.count() - 1; i >= 0; i-- {
+		if w := s.word(i); w != 0 {
+			return i*64 + 63 - bits.LeadingZeros64(w), true
+		}
 	}
-	return s.n*64 - 1 - bits.LeadingZeros64(s.w[s.n-1]), true
+	return 0, false
 }
 
 // All yields the members in rising order.
 func (s Set) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
-		for i, w := range s.used() {
-			for ; w != 0; w &= w - 1 {
+		for i := range s.count() {
+			for w := s.word(i); w != 0; w &= w - 1 {
 				if !yield(i*64 + bits.TrailingZeros64(w)) {
 					return
 				}
@@ -156,28 +209,34 @@ func (s Set) Slice() []int {
 
 // Union returns the members of s or t.
 func (s Set) Union(t Set) Set {
-	for i, w := range t.used() {
+	for i, w := range t.w {
 		s.w[i] |= w
 	}
-	s.n = max(s.n, t.n)
+	if t.rest != "" {
+		s.rest = rest(s.rest, t.rest, func(_ int, a, b uint64) uint64 { return a | b }, max(len(s.rest), len(t.rest))/8)
+	}
 	return s
 }
 
 // Intersect returns the members of both s and t.
 func (s Set) Intersect(t Set) Set {
-	for i := range s.used() {
-		s.w[i] &= t.w[i]
+	for i, w := range t.w {
+		s.w[i] &= w
 	}
-	s.trim()
+	if s.rest != "" {
+		s.rest = rest(s.rest, t.rest, func(_ int, a, b uint64) uint64 { return a & b }, min(len(s.rest), len(t.rest))/8)
+	}
 	return s
 }
 
 // Minus returns the members of s that t does not have.
 func (s Set) Minus(t Set) Set {
-	for i := range s.used() {
-		s.w[i] &^= t.w[i]
+	for i, w := range t.w {
+		s.w[i] &^= w
 	}
-	s.trim()
+	if s.rest != "" && t.rest != "" {
+		s.rest = rest(s.rest, t.rest, func(_ int, a, b uint64) uint64 { return a &^ b }, len(s.rest)/8)
+	}
 	return s
 }
 
@@ -194,39 +253,49 @@ func (s Set) With(id int) (Set, error) {
 	if id < 0 || id >= Limit {
 		return s, fmt.Errorf("cpuset member %d: %w", id, ErrRange)
 	}
-	s.add(id)
-	return s, nil
+	if id < 64*near {
+		s.w[id/64] |= 1 << (id % 64)
+		return s, nil
+	}
+	return s.Union(MustOf(id)), nil
 }
 
 // Overlap returns the number of members that s and t share, without building
 // their intersection.
 func (s *Set) Overlap(t *Set) int {
 	n := 0
-	for i, w := range s.used() {
+	for i, w := range s.w {
 		n += bits.OnesCount64(w & t.w[i])
+	}
+	for i := range min(len(s.rest), len(t.rest)) / 8 {
+		n += bits.OnesCount64(word(s.rest, i) & word(t.rest, i))
 	}
 	return n
 }
 
 // Overlaps reports whether s and t share a member.
 func (s Set) Overlaps(t Set) bool {
-	for i, w := range s.used() {
-		if w&t.w[i] != 0 {
-			return true
-		}
+	var both uint64
+	for i, w := range s.w {
+		both |= w & t.w[i]
 	}
-	return false
+	for i := range min(len(s.rest), len(t.rest)) / 8 {
+		both |= word(s.rest, i) & word(t.rest, i)
+	}
+	return both != 0
 }
 
 // Contains reports whether every member of t is one of s; the empty set is
 // contained in every set.
 func (s Set) Contains(t Set) bool {
-	for i, w := range t.used() {
-		if w&^s.w[i] != 0 {
-			return false
-		}
+	var more uint64
+	for i, w := range t.w {
+		more |= w &^ s.w[i]
 	}
-	return true
+	for i := range len(t.rest) / 8 {
+		more |= word(t.rest, i) &^ word(s.rest, i)
+	}
+	return more == 0
 }
 
 // String returns the kernel's list form, as in cpuset.cpus: "0-3,8", and ""
@@ -263,11 +332,11 @@ func (s Set) String() string {
 // ranges between commas, such as "0-3,8". White space around the whole is
 // ignored; the empty string is the empty set. Everything else is an error.
 func Parse(list string) (Set, error) {
-	var s Set
 	trimmed := strings.TrimSpace(list)
 	if trimmed == "" {
-		return s, nil
+		return Set{}, nil
 	}
+	var m bitmap
 	for part := range strings.SplitSeq(trimmed, ",") {
 		lo, hi, isRange := strings.Cut(part, "-")
 		first, err := number(lo)
@@ -283,9 +352,9 @@ func Parse(list string) (Set, error) {
 		if last < first {
 			return Set{}, fmt.Errorf("cpuset %q: range %q runs backwards", list, part)
 		}
-		s.fill(first, last)
+		m.fill(first, last)
 	}
-	return s, nil
+	return m.set(), nil
 }
 
 // MustParse is Parse for lists known to be good. It panics on any other.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -30,6 +31,7 @@ func TestParse(t *testing.T) {
 		{"62-66", []int{62, 63, 64, 65, 66}, "62-66"},
 		{"2047", []int{2047}, "2047"},
 		{"0,2047", []int{0, 2047}, "0,2047"},
+		{"254-257", []int{254, 255, 256, 257}, "254-257"},
 	} {
 		got, err := Parse(c.list)
 		if err != nil {
@@ -198,7 +200,7 @@ func sorted(m map[int]bool) []int {
 
 func TestRangeIsOf(t *testing.T) {
 	t.Parallel()
-	for _, c := range [][2]int{{0, 0}, {0, 63}, {63, 64}, {1, 128}, {64, 127}, {2000, 2047}, {0, 2047}} {
+	for _, c := range [][2]int{{0, 0}, {0, 63}, {63, 64}, {1, 128}, {64, 127}, {2000, 2047}, {0, 2047}, {255, 256}, {256, 319}} {
 		var ids []int
 		for id := c[0]; id <= c[1]; id++ {
 			ids = append(ids, id)
@@ -267,21 +269,30 @@ func TestMustPanics(t *testing.T) {
 	}
 }
 
-func TestOperationsDoNotAllocate(t *testing.T) {
-	s, u := MustParse("0-255"), MustParse("128-2047")
-	sum := 0
-	if n := testing.AllocsPerRun(100, func() {
-		x := s.Intersect(u)
-		sum += x.Len() + s.Overlap(&u)
-		x = x.Union(u).Minus(s)
-		for id := range x.All() {
-			sum += id
+// Below 256 nothing allocates, and beyond at most what a new set takes.
+func TestAllocations(t *testing.T) {
+	for _, c := range []struct {
+		s, u string
+		most float64
+	}{{"0-255", "128-255", 0}, {"0-255", "0-63,128-2047", 0}, {"0-300", "128-2047", 1}} {
+		s, u := MustParse(c.s), MustParse(c.u)
+		sum := 0
+		if n := testing.AllocsPerRun(100, func() {
+			x := s.Intersect(u)
+			sum += x.Len() + s.Overlap(&u)
+			x = x.Union(u).Minus(s)
+			for id := range x.All() {
+				sum += id
+			}
+			if x.Contains(s) || x.Overlaps(u) || x == s {
+				sum++
+			}
+		}); n > c.most {
+			t.Errorf("%s and %s: %v allocations, want %v", c.s, c.u, n, c.most)
 		}
-		if x.Contains(s) || x.Overlaps(u) || x == s {
-			sum++
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations, want 0", n)
+	}
+	if size := unsafe.Sizeof(Set{}); size > 48 {
+		t.Errorf("a set takes %d bytes, want 48", size)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/agent"
@@ -57,6 +58,8 @@ type Server struct {
 	history *api.History
 	metrics *web.Metrics
 	began   time.Time
+	changed atomic.Bool // something happened since follow looked
+	looked  time.Time   // when it did
 
 	mu     sync.Mutex
 	groups int
@@ -71,6 +74,7 @@ func New(opt Options) (*Server, error) {
 		return nil, fmt.Errorf("open metrics: %w", err)
 	}
 	s := &Server{opt: opt, meter: meter, began: time.Now(), pods: map[string]pods.Name{}}
+	s.changed.Store(true)
 	s.history = api.NewHistory(1024, uint64(s.began.UnixMicro()))
 	s.metrics = web.NewMetrics(view{s}, web.MetricsOptions{
 		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod, PodEvents: opt.PodEvents, List: opt.Node.List,
@@ -78,8 +82,11 @@ func New(opt Options) (*Server, error) {
 	return s, nil
 }
 
-// Note counts an event.
-func (s *Server) Note(e api.Event) { s.history.Add(e) }
+// Note counts an event, after which the workloads may be others. It does not wait.
+func (s *Server) Note(e api.Event) {
+	s.history.Add(e)
+	s.changed.Store(true)
+}
 
 // Run reads the figures of all workloads until the context ends, and closes the Server.
 func (s *Server) Run(ctx context.Context) error {
@@ -101,8 +108,21 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.meter.Close()
 }
 
-// follow has the meter read the workloads that there are now.
-func (s *Server) follow(ctx context.Context) error {
+// lookAgain is after how long follow looks though nothing happened that it was told.
+const lookAgain = 15 * time.Second
+
+// follow has the meter read the workloads that there are now. To list them takes longer than to
+// read most of them, so it is done only after an event.
+func (s *Server) follow(ctx context.Context) (err error) {
+	if !s.changed.Swap(false) && time.Since(s.looked) < lookAgain {
+		return nil
+	}
+	s.looked = time.Now()
+	defer func() {
+		if err != nil {
+			s.changed.Store(true)
+		}
+	}()
 	all, err := s.opt.Node.List(ctx)
 	if err != nil {
 		return err

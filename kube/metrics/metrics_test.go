@@ -2,11 +2,13 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,6 +160,68 @@ func TestScrape(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Workloads are listed at the start and after an event, not at each reading.
+func TestListsWhenTold(t *testing.T) {
+	t.Parallel()
+	n := &counted{node: newNode(t)}
+	s, err := New(Options{Root: played(t, fakekernel.V2()), Node: n, Interval: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- s.Run(ctx) }()
+	comesTo := func(want int64) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); n.lists.Load() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("listed %d times, want %d", n.lists.Load(), want)
+			}
+		}
+	}
+	comesTo(1)
+	at := func() time.Time {
+		stats, err := s.meter.Stats(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stats.Time
+	}
+	for range 5 { // readings
+		for was := at(); at().Equal(was); time.Sleep(time.Millisecond) {
+		}
+	}
+	comesTo(1)
+	s.Note(api.Event{Event: agent.Event{Kind: agent.Released}})
+	comesTo(2)
+	n.fails.Store(true)
+	s.Note(api.Event{Event: agent.Event{Kind: agent.Placed}})
+	for end := time.Now().Add(10 * time.Second); n.lists.Load() < 4 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	if n.lists.Load() < 4 {
+		t.Error("a list that failed is not tried again")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// counted counts how often workloads are listed.
+type counted struct {
+	node
+	lists atomic.Int64
+	fails atomic.Bool
+}
+
+func (c *counted) List(ctx context.Context) ([]agent.Workload, error) {
+	c.lists.Add(1)
+	if c.fails.Load() {
+		return nil, errors.New("no list")
+	}
+	return c.node.List(ctx)
 }
 
 func has(text string, wants []string) bool {

@@ -452,6 +452,40 @@ func TestClassesRefusedByKernel(t *testing.T) {
 	}
 }
 
+// What the kernel refuses a container that has it already is told once, and the others have theirs.
+func TestLimitRefusedToOne(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), nil)
+	must(t, h.p.Close())
+	refuses := ""
+	h.opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, refuses: func(file string) bool { return refuses != "" && strings.Contains(file, refuses) }})
+	h.p = open(t, h.opt)
+	both := map[string]*api.Container{}
+	for _, name := range []string{"one", "other"} {
+		p := bestEffort(pod(name, nil))
+		both[name] = container(p, name, 0)
+		h.begin(p, both[name])
+	}
+	for range 2 {
+		refuses = ""
+		for _, c := range both {
+			must(t, h.k.WriteFile(h.base.Child(groupName(c)).Dirs()[0]+"/io.max", "254:0 rbps=5"))
+		}
+		refuses = groupName(both["one"])
+		for range 3 {
+			_, err := h.p.node.Reconcile(context.Background())
+			must(t, err)
+		}
+		if got := h.reads(both["other"]); got != h.limit() {
+			t.Fatalf("the other has %q", got)
+		}
+	}
+	told := slices.DeleteFunc(h.heard.kinds(string(agent.Failed)), func(text string) bool { return !strings.Contains(text, "goes without a limit") })
+	if len(told) != 1 || !strings.Contains(told[0], "one") {
+		t.Errorf("told %q", told)
+	}
+}
+
 // However far a plugin came that ends while pods come and go, the next one has what its
 // containers' classes say, and gives all back when they end.
 func TestClassesKilled(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/place"
 )
 
@@ -52,6 +53,9 @@ type Options struct {
 	// Every is how often what is in force is compared; 0 is 5 s. Rescan is how often it is
 	// looked for threads that have come to containers with classes; 0 is 30 s.
 	Every, Rescan time.Duration
+	// Scale is how often the load of pools is measured whose clocks follow it; 0 is
+	// power.ScaleEvery.
+	Scale time.Duration
 	// Unstarted is how long a container may be created and not started, or gone and not ended,
 	// until it has no place any more; 0 is 30 s. It is placed again if it starts after all.
 	Unstarted time.Duration
@@ -101,7 +105,7 @@ type Plugin struct {
 func New(ctx context.Context, opt Options) (*Plugin, error) {
 	opt.Name, opt.Index = cmp.Or(opt.Name, "berth"), cmp.Or(opt.Index, "50")
 	opt.Budget, opt.Every, opt.Unstarted = cmp.Or(opt.Budget, time.Second), cmp.Or(opt.Every, 5*time.Second), cmp.Or(opt.Unstarted, 30*time.Second)
-	opt.Rescan = cmp.Or(opt.Rescan, 30*time.Second)
+	opt.Rescan, opt.Scale = cmp.Or(opt.Rescan, 30*time.Second), cmp.Or(opt.Scale, power.ScaleEvery)
 	var err error
 	if opt.Node.Root == nil {
 		if opt.Node.Root, err = kernel.Open("/"); err != nil {

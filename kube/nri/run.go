@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
+
+	"berth.dev/berth/agent"
 )
 
 // Socket is where containerd and CRI-O listen for plugins.
@@ -23,6 +25,9 @@ const (
 // Run connects to the runtime that dial reaches, and again whenever the connection is lost,
 // until ctx ends. Containers keep what they have meanwhile.
 func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
+	scaled := make(chan struct{})
+	go func() { defer close(scaled); p.scale(ctx) }()
+	defer func() { <-scaled }()
 	wait := firstWait
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -45,6 +50,39 @@ func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
 		wait = min(2*wait, longestWait)
 	}
 	return ctx.Err()
+}
+
+// scale has the clocks of pools follow their load until ctx ends, whether the runtime is there or
+// not, and gives them back then, as nobody measures the load any more. An error is told when it
+// is another one.
+func (p *Plugin) scale(ctx context.Context) {
+	if !p.classes.Power.Scales() {
+		return
+	}
+	told := ""
+	tell := func(err error) {
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if told != text && text != "" {
+			p.tell(Event{Kind: string(agent.Failed), Text: text})
+		}
+		told = text
+	}
+	every := time.NewTicker(p.opt.Scale)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			tell(p.node.StopScaling(context.WithoutCancel(ctx)))
+			return
+		case <-every.C:
+			if err := p.node.Scale(ctx); ctx.Err() == nil {
+				tell(err)
+			}
+		}
+	}
 }
 
 // connect is one connection, from beginning to end.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -121,7 +122,11 @@ func (a *Agent) tellBatch(ctx context.Context, s *status, began time.Time) error
 
 // inputs are what the formulas count.
 func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, error) {
-	capacity, allocatable := node.Status.Capacity, node.Status.Allocatable
+	capacity := node.Status.Capacity
+	allocatable, err := unamplified(node)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: annotation %s: %w", node.Name, rawKey, err)
+	}
 	n := &batch.Node{
 		Capacity: batch.Amount{Milli: capacity.Cpu().MilliValue(), Memory: capacity.Memory().Value()},
 		Used:     r.Node, System: r.System(),
@@ -160,6 +165,33 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 	return n, nil
 }
 
+// rawKey is Koordinator's annotation of a node of which it amplifies what can be requested, with
+// what there was before.
+const rawKey = "node.koordinator.sh/raw-allocatable"
+
+// maxAnnotation is how long an annotation of a node may be, in bytes.
+const maxAnnotation = 64 << 10
+
+// unamplified is what can be requested of a node, without Koordinator's amplification: the
+// formulas count what is there.
+func unamplified(node *corev1.Node) (corev1.ResourceList, error) {
+	text := node.Annotations[rawKey]
+	if text == "" {
+		return node.Status.Allocatable, nil
+	}
+	if len(text) > maxAnnotation {
+		return nil, fmt.Errorf("longer than %d KiB", maxAnnotation>>10)
+	}
+	var raw corev1.ResourceList
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		return nil, err
+	}
+	all := corev1.ResourceList{}
+	maps.Copy(all, node.Status.Allocatable)
+	maps.Copy(all, raw)
+	return all, nil
+}
+
 // reservationKey is Koordinator's annotation of a node with what is reserved there.
 const reservationKey = "node.koordinator.sh/reservation"
 
@@ -172,8 +204,8 @@ func Reservation(text string) (batch.Amount, error) {
 	if text == "" {
 		return batch.Amount{}, nil
 	}
-	if len(text) > 64<<10 {
-		return batch.Amount{}, errors.New("longer than 64 KiB")
+	if len(text) > maxAnnotation {
+		return batch.Amount{}, fmt.Errorf("longer than %d KiB", maxAnnotation>>10)
 	}
 	if err := json.Unmarshal([]byte(text), &said); err != nil {
 		return batch.Amount{}, err

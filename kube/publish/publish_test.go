@@ -47,6 +47,17 @@ func FuzzReservation(f *testing.F) {
 	})
 }
 
+func FuzzRaw(f *testing.F) {
+	f.Add(`{"cpu":"9","memory":"95Gi"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		node := &corev1.Node{Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"cpu": resource.MustParse("10")}}}
+		node.Annotations = map[string]string{rawKey: text}
+		if n, err := inputs(node, nil, &usage.Report{}); err == nil && (n.Reserved.Milli < 0 || n.Reserved.Memory < 0) {
+			t.Errorf("%q: %+v", text, n)
+		}
+	})
+}
+
 func TestInputs(t *testing.T) {
 	t.Parallel()
 	list := func(cpu, memory string) corev1.ResourceList {
@@ -72,9 +83,19 @@ func TestInputs(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	node.Annotations[reservationKey] = "x"
-	if _, err := inputs(node, nil, &usage.Report{}); err == nil {
-		t.Error("an annotation that is no JSON")
+	// Koordinator lets 27 CPUs be requested where there are 9.
+	node.Status.Allocatable["cpu"] = resource.MustParse("27")
+	node.Annotations = map[string]string{rawKey: `{"cpu":"9"}`}
+	if got, err = inputs(node, nil, &usage.Report{}); err != nil || got.Reserved != (batch.Amount{Milli: 1000, Memory: 5}) {
+		t.Errorf("amplified: %+v, %v", got, err)
+	}
+	for _, key := range []string{reservationKey, rawKey} {
+		for _, text := range []string{"x", strings.Repeat(" ", 65<<10)} {
+			node.Annotations = map[string]string{key: text}
+			if _, err := inputs(node, nil, &usage.Report{}); err == nil || !strings.Contains(err.Error(), key) {
+				t.Errorf("%s %.10q: %v", key, text, err)
+			}
+		}
 	}
 }
 

@@ -30,23 +30,62 @@ const maxState = 16 << 20
 
 // Find looks for all that it knows, below the root of a host's files.
 func Find(host fs.FS) (all []Rival, err error) {
-	var errs []error
-	for _, m := range []struct{ file, who, field, none string }{
-		{"var/lib/kubelet/cpu_manager_state", "the kubelet's CPU manager", "cpuManagerPolicy", "none"},
-		{"var/lib/kubelet/memory_manager_state", "the kubelet's memory manager", "memoryManagerPolicy", "None"},
-	} {
-		policy, ok, err := policyOf(host, m.file)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if ok && !strings.EqualFold(policy, "none") {
-			all = append(all, Rival{m.who, fmt.Sprintf("/%s has policy %q", m.file, policy), fmt.Sprintf(
-				"drain the node, set %s: %s in the kubelet's configuration, remove /%s, and start the kubelet again", m.field, m.none, m.file)})
+	programs, dirs, err := running(host)
+	errs := []error{err}
+	for _, dir := range dirs {
+		for _, m := range []struct{ file, who, field, none string }{
+			{"cpu_manager_state", "the kubelet's CPU manager", "cpuManagerPolicy", "none"},
+			{"memory_manager_state", "the kubelet's memory manager", "memoryManagerPolicy", "None"},
+		} {
+			file := path.Join(dir, m.file)
+			policy, ok, err := policyOf(host, file)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if ok && !strings.EqualFold(policy, "none") {
+				all = append(all, Rival{m.who, fmt.Sprintf("/%s has policy %q", file, policy), fmt.Sprintf(
+					"drain the node, set %s: %s in the kubelet's configuration, remove /%s, and start the kubelet again", m.field, m.none, file)})
+			}
 		}
 	}
 	all = append(all, plugins(host)...)
-	programs, err := running(host)
-	return append(all, programs...), errors.Join(append(errs, err)...)
+	return append(all, programs...), errors.Join(errs...)
+}
+
+// kubeletDir is where the kubelet has its state unless --root-dir says another directory.
+const kubeletDir = "var/lib/kubelet"
+
+// rootDir is the directory of a running kubelet's state, "" if it is that of all others. Only
+// root's process outside of any container is taken for one: pods name their programs as they like.
+func rootDir(host fs.FS, pid string) string {
+	status, _ := fs.ReadFile(host, path.Join("proc", pid, "status"))
+	user, spaces := "", 0
+	for line := range strings.Lines(string(status)) {
+		switch fields := strings.Fields(line); {
+		case strings.HasPrefix(line, "Uid:") && len(fields) > 1:
+			user = fields[1]
+		case strings.HasPrefix(line, "NSpid:"): // its numbers, one in each PID namespace that it is in
+			spaces = len(fields) - 1
+		}
+	}
+	if user != "0" || spaces != 1 {
+		return ""
+	}
+	text, _ := fs.ReadFile(host, path.Join("proc", pid, "cmdline"))
+	args := strings.Split(string(text), "\x00")
+	for i, arg := range args {
+		flag, value, has := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if flag != "root-dir" || !strings.HasPrefix(arg, "-") {
+			continue
+		}
+		if !has && i+1 < len(args) {
+			value = args[i+1]
+		}
+		if dir := strings.TrimPrefix(path.Clean(value), "/"); path.IsAbs(value) && fs.ValidPath(dir) {
+			return dir
+		}
+	}
+	return ""
 }
 
 // policyOf reads the policy from a checkpoint of the kubelet. All of its versions have it
@@ -56,8 +95,8 @@ func policyOf(host fs.FS, name string) (policy string, ok bool, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
 	}
-	if err == nil && info.Size() > maxState {
-		err = fmt.Errorf("%d bytes are no state of a kubelet", info.Size())
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxState) {
+		err = fmt.Errorf("%s of %d bytes is no state of a kubelet", info.Mode(), info.Size())
 	}
 	var text []byte
 	if err == nil {
@@ -91,8 +130,10 @@ func known(plugin string) bool {
 	return slices.ContainsFunc([]string{"resource-policy", "topology-aware", "balloons"}, func(name string) bool { return strings.Contains(plugin, name) })
 }
 
-// running are programs, by the names that the kernel has: 15 letters of them.
-func running(host fs.FS) (all []Rival, err error) {
+// running are programs, by the names that the kernel has: 15 letters of them. dirs are those with
+// the state of kubelets.
+func running(host fs.FS) (all []Rival, dirs []string, err error) {
+	dirs = []string{kubeletDir}
 	programs := map[string]Rival{
 		"koordlet":        {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or its features CPUSetAllocator and BECPUSuppress"},
 		"nri-resource-po": {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
@@ -105,7 +146,7 @@ func running(host fs.FS) (all []Rival, err error) {
 	}
 	entries, err := fs.ReadDir(host, "proc")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, dirs, nil
 	}
 	for _, e := range entries {
 		if strings.Trim(e.Name(), "0123456789") != "" {
@@ -115,10 +156,17 @@ func running(host fs.FS) (all []Rival, err error) {
 		if err != nil {
 			continue // it has ended
 		}
-		if r, ok := programs[strings.TrimSpace(string(comm))]; ok {
+		name := strings.TrimSpace(string(comm))
+		if r, ok := programs[name]; ok {
 			r.Why = "process " + e.Name()
 			all = append(all, r)
 		}
+		if name != "kubelet" {
+			continue
+		}
+		if dir := rootDir(host, e.Name()); dir != "" && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
 	}
-	return all, err
+	return all, dirs, err
 }

@@ -1,6 +1,7 @@
 package rivals
 
 import (
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -23,6 +24,17 @@ func TestFind(t *testing.T) {
 			"var/lib/kubelet/cpu_manager_state":    `{"policyName":"static","defaultCpuSet":"0-7","entries":{},"data":"{}","checksum":1}`,
 			"var/lib/kubelet/memory_manager_state": `{"policyName":"Static"}`,
 		}, []string{"cpuManagerPolicy: none", "memoryManagerPolicy: None"}},
+		"static, elsewhere": {map[string]string{
+			"proc/40/comm": "kubelet\n", "proc/40/status": "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t40\n", "proc/40/cmdline": "/usr/bin/kubelet\x00--v=2\x00--root-dir=/data/kubelet/\x00",
+			"proc/41/comm": "kubelet\n", "proc/41/status": "Uid:\t0\t0\t0\t0\nNSpid:\t41\n", "proc/41/cmdline": "kubelet\x00--root-dir\x00/other\x00",
+			"data/kubelet/cpu_manager_state": `{"policyName":"static"}`, "other/cpu_manager_state": `{"policyName":"static"}`,
+		}, []string{"/data/kubelet/cpu_manager_state", "/other/cpu_manager_state"}},
+		"a kubelet of a pod, or of a user": {map[string]string{
+			"proc/40/comm": "kubelet\n", "proc/40/status": "Uid:\t0\t0\t0\t0\nNSpid:\t40\t7\n", "proc/40/cmdline": "kubelet\x00--root-dir=/data\x00",
+			"proc/41/comm": "kubelet\n", "proc/41/status": "Uid:\t1000\t0\t0\t0\nNSpid:\t41\n", "proc/41/cmdline": "kubelet\x00--root-dir=/data\x00",
+			"proc/42/comm": "kubelet\n", "proc/42/status": "Uid:\t0\t0\t0\t0\nNSpid:\t42\n", "proc/42/cmdline": "kubelet\x00--root-dir=data\x00--root-dir\x00",
+			"proc/43/comm": "kubelet\n", "data/cpu_manager_state": `{"policyName":"static"}`,
+		}, nil},
 		"others": {map[string]string{
 			"opt/nri/plugins/50-balloons": "", "proc/31/comm": "koordlet\n", "proc/32/comm": "nri-resource-po\n", "proc/33/comm": "tuned\n",
 			"etc/tuned/active_profile": "cpu-partitioning\n",
@@ -43,6 +55,16 @@ func TestFind(t *testing.T) {
 			}
 		}
 	}
+}
+
+func FuzzRootDir(f *testing.F) {
+	f.Add("Uid:\t0\nNSpid:\t4\n", "kubelet\x00--root-dir=/data\x00")
+	f.Fuzz(func(t *testing.T, status, cmdline string) {
+		dir := rootDir(fstest.MapFS{"proc/4/status": {Data: []byte(status)}, "proc/4/cmdline": {Data: []byte(cmdline)}}, "4")
+		if dir != "" && !fs.ValidPath(dir) {
+			t.Errorf("%q", dir)
+		}
+	})
 }
 
 // A state that cannot be read is not taken for none.

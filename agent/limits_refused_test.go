@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+)
+
+// A limit that the kernel refuses one workload, or that it has lost, keeps neither that from its
+// other limits, nor others from theirs, nor the node from being recovered. It is told once, is no
+// repair, and is tried again; who asks for it is refused it.
+func TestLimitRefusedToOne(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts() {
+		for _, group := range []string{"", "theirs"} {
+			if group != "" && name != "v2" {
+				continue
+			}
+			t.Run(name+group, func(t *testing.T) {
+				t.Parallel()
+				h, ctx := newHost(t, layout), context.Background()
+				if group != "" {
+					if err := h.k.Mkdir("sys/fs/cgroup/" + group); err != nil {
+						t.Fatal(err)
+					}
+				}
+				file := func(w Workload, names ...string) string {
+					for name := range h.tree() {
+						if slices.Contains(w.Dirs, path.Dir(name)) && slices.Contains(names, path.Base(name)) {
+							return name
+						}
+					}
+					t.Fatalf("%v has none of %v", w.Dirs, names)
+					return ""
+				}
+				one, other := spec("one", place.LS, 0, 9000100), spec("other", place.LS, 0, 9000101)
+				one.Limits = cgroup.Limits{Weight: 50, MemoryMax: 1 << 30}
+				other.Limits, one.Group = one.Limits, group
+				n := h.open()
+				first, second := h.place(n, one), h.place(n, other)
+				bad := file(first, "memory.max", "memory.limit_in_bytes")
+				want := map[string]string{}
+				for _, good := range []string{file(first, "cpu.weight", "cpu.shares"), file(second, "memory.max", "memory.limit_in_bytes"), bad} {
+					want[good] = h.file(good)
+				}
+				meddle := func() {
+					t.Helper()
+					for good := range want {
+						if err := h.k.WriteFile(good, "8192"); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				// The node dies amid a change, and somebody changes all.
+				refuses := bad
+				h.files = unwilling{h.k, func(name string) bool { return name == refuses }}
+				if err := errors.Join(n.Close(), os.WriteFile(filepath.Join(h.state, dirtyFile), nil, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+				meddle()
+				h.events = nil
+				n = h.open()
+				if _, err := n.List(ctx); err != nil {
+					t.Fatal(err)
+				}
+				is := func(when string) {
+					t.Helper()
+					for good, text := range want {
+						if got := h.file(good); (got == text) != (good != refuses) {
+							t.Errorf("%s: %s is %q, was %q", when, good, got, text)
+						}
+					}
+				}
+				is("recovered")
+				for range 5 {
+					if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+						t.Errorf("repairs %v, %v", repairs, err)
+					}
+				}
+				meddle()
+				if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) != 2 {
+					t.Errorf("repairs %v, %v", repairs, err)
+				}
+				is("compared")
+				h.place(n, spec("new", place.LSE, 1000, 9000102))
+				told := 0
+				for _, e := range h.events {
+					if strings.HasPrefix(e.Text, `workload "one" goes without a limit: `) && strings.Contains(e.Text, bad) && e.Kind == Failed {
+						told++
+					}
+				}
+				if told != 1 {
+					t.Errorf("told %d times: %v", told, h.events)
+				}
+				asks := slowOf(one)
+				asks.Limits.MemoryMax = 1 << 29
+				var refused *kernel.StepError
+				if _, err := n.Resize(ctx, asks); !errors.As(err, &refused) || refused.Step.Path != bad {
+					t.Errorf("who asks: %v", err)
+				}
+				refuses = ""
+				if _, err := n.Reconcile(ctx); err != nil {
+					t.Error(err)
+				}
+				is("willing again")
+			})
+		}
+	}
+}
+
+// A limit that cannot even be planned, as the kernel has lost what it is made by, is that
+// workload's alone as well.
+func TestLimitLostByOne(t *testing.T) {
+	t.Parallel()
+	h, ctx := newHost(t, layouts()["v2"]), context.Background()
+	idle := spec("idle", place.LS, 0, 9000100)
+	idle.Limits.Idle = cgroup.On
+	other := spec("other", place.LS, 0, 9000101)
+	other.Limits.Weight = 50
+	n := h.open()
+	h.place(n, idle)
+	w := h.place(n, other)
+	weight := w.Dirs[0] + "/cpu.weight"
+	if err := errors.Join(n.Close(), os.WriteFile(filepath.Join(h.state, dirtyFile), nil, 0o600), h.k.WriteFile(weight, "77")); err != nil {
+		t.Fatal(err)
+	}
+	for name := range h.tree() {
+		if path.Base(name) == "cpu.idle" {
+			if err := os.Remove(filepath.Join(h.dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.events = nil
+	n = h.open()
+	if _, err := n.List(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.file(weight); got != "50" {
+		t.Errorf("the other has weight %q", got)
+	}
+	if !slices.ContainsFunc(h.events, func(e Event) bool { return strings.HasPrefix(e.Text, `workload "idle" goes without a limit: `) }) {
+		t.Errorf("told %v", h.events)
+	}
+}
