@@ -120,7 +120,7 @@ func TestNetClasses(t *testing.T) {
 			}
 			s := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })]
 			bulk := ClassUse{
-				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8}},
+				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8, traffic.HTB, "classes have floors or priorities"}},
 				Settings: []ClassSetting{{"eth0", "10Mbit to 50Mbit, priority 8"}},
 			}
 			if diff := cmp.Diff(bulk, s.Classes[0]); diff != "" || len(s.Classes) != 3 || s.Classes[2].Workloads[0] != everybodyElse {
@@ -351,12 +351,12 @@ func TestNetClassDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(net.SetClass(index["eth0"], 2, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetClass(index["eth0"], 99, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetMark(group, 0)); err != nil {
+	if err := errors.Join(net.SetClass(traffic.HTB, index["eth0"], 2, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetClass(traffic.HTB, index["eth0"], 99, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetMark(group, 0)); err != nil {
 		t.Fatal(err)
 	}
 	whole("changed")
 	// The kernel takes a ceiling below the rate.
-	if err := net.SetClass(index["eth0"], 2, traffic.Class{Rate: 2000, Ceil: 1000}); err != nil {
+	if err := net.SetClass(traffic.HTB, index["eth0"], 2, traffic.Class{Rate: 2000, Ceil: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	whole("changed to what Berth would not write")
@@ -437,20 +437,20 @@ type doomedNet struct {
 	*fate
 }
 
-func (d doomedNet) AddRoot(index int) error {
-	return d.change(func() error { return d.Network.AddRoot(index) })
+func (d doomedNet) Divide(by traffic.Mechanism, index int) error {
+	return d.change(func() error { return d.Network.Divide(by, index) })
 }
 
-func (d doomedNet) RemoveRoot(index int) error {
-	return d.change(func() error { return d.Network.RemoveRoot(index) })
+func (d doomedNet) Join(by traffic.Mechanism, index int) error {
+	return d.change(func() error { return d.Network.Join(by, index) })
 }
 
-func (d doomedNet) SetClass(index int, minor uint16, c traffic.Class) error {
-	return d.change(func() error { return d.Network.SetClass(index, minor, c) })
+func (d doomedNet) SetClass(by traffic.Mechanism, index int, minor uint16, c traffic.Class) error {
+	return d.change(func() error { return d.Network.SetClass(by, index, minor, c) })
 }
 
-func (d doomedNet) RemoveClass(index int, minor uint16) error {
-	return d.change(func() error { return d.Network.RemoveClass(index, minor) })
+func (d doomedNet) RemoveClass(by traffic.Mechanism, index int, minor uint16) error {
+	return d.change(func() error { return d.Network.RemoveClass(by, index, minor) })
 }
 
 func (d doomedNet) SetMark(group string, minor uint16) error {

@@ -4,6 +4,7 @@ package fakenet
 
 import (
 	"io/fs"
+	"maps"
 	"sync"
 	"syscall"
 
@@ -26,7 +27,15 @@ type Network struct {
 type device struct {
 	index       int
 	normal, now traffic.Qdisc
-	classes     map[uint16]traffic.Class
+	classes     map[uint16]traffic.Class // of HTB
+	paced       map[uint16]traffic.Class // of EDT; nil without its program
+}
+
+func (d *device) of(by traffic.Mechanism) *map[uint16]traffic.Class {
+	if by == traffic.EDT {
+		return &d.paced
+	}
+	return &d.classes
 }
 
 type marked struct {
@@ -88,7 +97,14 @@ func (n *Network) Put(name string, q traffic.Qdisc) {
 	d.now, d.classes = q, nil
 }
 
-// Of returns the root of a device and its classes, as they are now.
+// PacedBy returns the classes that a device has by EDT; nil if that does not divide it.
+func (n *Network) PacedBy(name string) map[uint16]traffic.Class {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.devices[name].paced
+}
+
+// Of returns the root of a device and its classes of HTB, as they are now.
 func (n *Network) Of(name string) (root traffic.Qdisc, classes map[uint16]traffic.Class) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -140,58 +156,76 @@ func (n *Network) Roots() (map[int]traffic.Qdisc, error) {
 	return all, nil
 }
 
-// AddRoot implements traffic.Calls.
-func (n *Network) AddRoot(index int) error {
+// Paced implements traffic.Calls.
+func (n *Network) Paced() (map[int]bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := map[int]bool{}
+	for _, d := range n.devices {
+		all[d.index] = d.paced != nil
+	}
+	return all, nil
+}
+
+// Divide implements traffic.Calls.
+func (n *Network) Divide(by traffic.Mechanism, index int) error {
 	return n.change(index, func(d *device) error {
-		if d.now.Handle != 0 {
+		switch {
+		case by == traffic.EDT && d.paced == nil:
+		case by == traffic.HTB && d.now.Handle == 0:
+			d.now = traffic.Qdisc{Kind: "htb", Handle: root}
+		default:
 			return syscall.EEXIST
 		}
-		d.now, d.classes = traffic.Qdisc{Kind: "htb", Handle: root}, map[uint16]traffic.Class{}
+		*d.of(by) = map[uint16]traffic.Class{}
 		return nil
 	})
 }
 
-// RemoveRoot implements traffic.Calls.
-func (n *Network) RemoveRoot(index int) error {
+// Join implements traffic.Calls.
+func (n *Network) Join(by traffic.Mechanism, index int) error {
 	return n.change(index, func(d *device) error {
-		if d.now.Handle != root {
+		switch {
+		case by == traffic.EDT && d.paced != nil:
+		case by == traffic.HTB && d.now.Handle == root:
+			d.now = d.normal
+		default:
 			return syscall.EINVAL
 		}
-		d.now, d.classes = d.normal, nil
+		*d.of(by) = nil
 		return nil
 	})
 }
 
 // Classes implements traffic.Calls.
-func (n *Network) Classes(index int) (all map[uint16]traffic.Class, err error) {
+func (n *Network) Classes(by traffic.Mechanism, index int) (all map[uint16]traffic.Class, err error) {
 	all = map[uint16]traffic.Class{}
 	err = n.at(index, func(d *device) error {
-		for minor, c := range d.classes {
-			all[minor] = c
-		}
+		maps.Copy(all, *d.of(by))
 		return nil
 	})
 	return all, err
 }
 
 // SetClass implements traffic.Calls.
-func (n *Network) SetClass(index int, minor uint16, c traffic.Class) error {
+func (n *Network) SetClass(by traffic.Mechanism, index int, minor uint16, c traffic.Class) error {
 	return n.change(index, func(d *device) error {
-		if _, ok := d.classes[parent]; c.Rate == 0 || minor == 0 || d.classes == nil || !ok && minor != parent {
+		classes := *d.of(by)
+		if _, ok := classes[parent]; c.Rate == 0 || minor == 0 || classes == nil || by == traffic.HTB && !ok && minor != parent {
 			return syscall.EINVAL
 		}
-		d.classes[minor] = c
+		classes[minor] = c
 		return nil
 	})
 }
 
 // RemoveClass implements traffic.Calls.
-func (n *Network) RemoveClass(index int, minor uint16) error {
+func (n *Network) RemoveClass(by traffic.Mechanism, index int, minor uint16) error {
 	return n.change(index, func(d *device) error {
-		if minor == parent {
+		if by == traffic.HTB && minor == parent {
 			return syscall.EBUSY
 		}
-		delete(d.classes, minor)
+		delete(*d.of(by), minor)
 		return nil
 	})
 }

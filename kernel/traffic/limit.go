@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
 	"berth.dev/berth/kernel"
@@ -14,7 +15,9 @@ import (
 // Limit is the most that a control group may send and receive, through all devices together but
 // the loopback device. 0 is no limit.
 type Limit struct {
-	Send    Rate `json:"send,omitzero"`
+	// Send is what may be sent, as in 100Mbit. Default: no limit.
+	Send Rate `json:"send,omitzero"`
+	// Receive is what may be received; what arrives beyond it is dropped. Default: no limit.
 	Receive Rate `json:"receive,omitzero"`
 }
 
@@ -112,15 +115,12 @@ const (
 // the way is congested, and what is far beyond it dropped with the same word
 // (BPF_PROG_CGROUP_INET_EGRESS_RUN_ARRAY).
 func limiter(rate uint64, state int, beyond asm.Instructions) asm.Instructions {
-	const (
-		length, device = 0, 40 // offsets in struct __sk_buff
-		loopback       = 1     // LOOPBACK_IFINDEX
-	)
+	const loopback = 1 // LOOPBACK_IFINDEX
 	insns := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMem(asm.R1, asm.R6, device, asm.Word),
+		asm.LoadMem(asm.R1, asm.R6, skbDevice, asm.Word),
 		asm.JEq.Imm(asm.R1, loopback, "free"),
-		asm.LoadMem(asm.R7, asm.R6, length, asm.Word),
+		asm.LoadMem(asm.R7, asm.R6, skbLength, asm.Word),
 		asm.Mul.Imm(asm.R7, 1e9),
 		asm.LoadImm(asm.R2, int64(rate), asm.DWord),
 		asm.Div.Reg(asm.R7, asm.R2), // what the packet takes at the rate
@@ -146,14 +146,22 @@ func limiter(rate uint64, state int, beyond asm.Instructions) asm.Instructions {
 	)
 }
 
-func sendLimiter(rate uint64, state int) asm.Instructions {
-	return limiter(rate, state, asm.Instructions{
+// slowly is what is done with a packet that is sent beyond the rate.
+func slowly() asm.Instructions {
+	return asm.Instructions{
 		asm.Mov.Imm(asm.R0, droppedSlow),
 		asm.JSGT.Imm(asm.R1, excess, "end"),
 		asm.Mov.Imm(asm.R0, sentSlow),
-	})
+	}
 }
+
+func sendLimiter(rate uint64, state int) asm.Instructions { return limiter(rate, state, slowly()) }
 
 func receiveLimiter(rate uint64, state int) asm.Instructions {
 	return limiter(rate, state, asm.Instructions{asm.Mov.Imm(asm.R0, dropped), asm.Ja.Label("end")})
+}
+
+// clock is the map of a limiter.
+func clock() (*ebpf.MapSpec, error) {
+	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}, nil
 }

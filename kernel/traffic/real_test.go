@@ -361,7 +361,7 @@ func testReal(t *testing.T) {
 	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{Index: veth0.Index, Handle: 1 << 16, Parent: netlink.Root, Kind: "pfifo"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := (systemCalls{}).AddRoot(veth0.Index); !errors.Is(err, syscall.EEXIST) {
+	if err := (systemCalls{}).Divide(HTB, veth0.Index); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
 	}
 	if h, err := Read(b.root.FS(), c); err != nil {
