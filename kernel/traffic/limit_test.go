@@ -41,7 +41,7 @@ func TestLimitersAreToldApart(t *testing.T) {
 	t.Parallel()
 	rates := map[string]uint64{} // by instructions
 	for _, rate := range []uint64{leastRate.bytes(), 1250000, 1250001, mostRate.bytes()} {
-		for _, k := range []*programs{sending, receiving} {
+		for _, k := range []*programs{sending, pacing, receiving} {
 			spec := k.spec(rate, 0)
 			if len(spec.Name) > 15 {
 				t.Errorf("%q is too long", spec.Name)

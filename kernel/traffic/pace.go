@@ -154,6 +154,12 @@ func pacerOf(state int) asm.Instructions {
 // mostPaced is how many devices with fq a group's program knows; on the others it drops.
 const mostPaced = 14
 
+// groupPace is what paceLimiter keeps.
+type groupPace struct {
+	Clock   uint64
+	Devices [mostPaced]uint32 // by index, 0 for none
+}
+
 // clockAndDevices is the map of paceLimiter: the clock, and the devices that have fq now. On one
 // that has it no more what is sent is held to the rate all the same, but for what is due within
 // the horizon.
@@ -162,10 +168,7 @@ func clockAndDevices() (*ebpf.MapSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	var value struct {
-		Clock   uint64
-		Devices [mostPaced]uint32
-	}
+	var value groupPace
 	var with []int
 	for index, q := range roots {
 		if q.Paces {

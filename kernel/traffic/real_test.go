@@ -2,12 +2,12 @@ package traffic
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -24,6 +24,7 @@ import (
 
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/netlink"
+	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
 )
 
@@ -54,25 +55,10 @@ func must(err error) {
 	}
 }
 
-// self is this test binary in a role, in a network namespace of its own if it is to have one.
-func self(ctx context.Context, role string, namespace bool, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), roleEnv+"="+role)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if namespace {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET
-	}
-	cmd.Stderr = os.Stderr
-	return cmd
-}
+// The ends of the link.
+const nearDevice, farDevice = "veth0", "veth1"
 
-func ip(args string) error {
-	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("ip %s: %w: %s", args, err, out)
-	}
-	return err
-}
+var nearEnd, farEnd = netip.MustParsePrefix("10.99.0.1/24"), netip.MustParsePrefix("10.99.0.2/24")
 
 const port = 7400
 
@@ -84,11 +70,10 @@ func sink(group string) {
 	}
 	fmt.Println("made")
 	_, _ = fmt.Scanln() // the link is there
-	must(ip("addr add 10.99.0.2/24 dev veth1"))
-	must(ip("link set veth1 up"))
+	must(Up(farDevice, farEnd))
 	var counts [2]atomic.Int64
 	for i := range counts {
-		l, err := net.Listen("tcp4", fmt.Sprintf("10.99.0.2:%d", port+i))
+		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port+i))
 		must(err)
 		go func() {
 			c, err := l.Accept()
@@ -136,24 +121,9 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("network namespaces need root, and this is not a short run")
 	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("no ip, with which the test makes its devices")
-	}
 	t.Parallel()
 	fakekernel.LockHost(t, fakekernel.Shared)
-	cmd := self(t.Context(), testRole, true, "-test.run=^"+t.Name()+"$", "-test.v")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	switch {
-	case errors.Is(err, syscall.EPERM):
-		t.Skip("no network namespaces: ", err)
-	case err != nil:
-		t.Errorf("%v\n%s", err, &out)
-	case strings.Contains(out.String(), "--- SKIP"):
-		t.Skip(out.String())
-	}
-	t.Log(out.String())
+	testbox.Again(t, roleEnv, testRole, syscall.CLONE_NEWNET)
 }
 
 // bed is a device, veth0, that leads to a sink.
@@ -187,57 +157,40 @@ func newBed(t *testing.T, sinkInGroup bool) *bed {
 	}
 	for i := range 2 {
 		group := fmt.Sprintf("%s/berth-traffic-%d-%d", mounts[at].Dir, os.Getpid(), i)
-		if err := root.Mkdir(group); err != nil {
-			t.Skip(err)
-		}
-		t.Cleanup(func() {
-			for range 100 { // the senders end
-				if err = root.Rmdir(group); err == nil {
-					return
-				}
-				time.Sleep(20 * time.Millisecond)
-			}
-			t.Error(err)
-		})
+		testbox.Group(t, group)
 		b.groups = append(b.groups, group)
 	}
 	role := sinkRole
 	if sinkInGroup {
 		role += " " + b.groups[1]
 	}
-	b.sink = self(t.Context(), role, true)
+	b.sink = testbox.Self(t, roleEnv, role, syscall.CLONE_NEWNET)
 	in, err := b.sink.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.in, b.out = in, b.start(b.sink)
-	for _, args := range []string{
-		fmt.Sprintf("link add veth0 type veth peer name veth1 netns %d", b.sink.Process.Pid), "addr add 10.99.0.1/24 dev veth0", "link set veth0 up",
-	} {
-		if err := ip(args); err != nil {
-			t.Skip(err)
-		}
+	b.in, b.out = in, testbox.Start(t, b.sink)
+	far, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.sink.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	if err := AddPair(nearDevice, farDevice, far); errors.Is(err, kernel.ErrNotSupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := Up(nearDevice, nearEnd); err != nil {
+		t.Fatal(err)
 	}
 	b.tell()
 	return b
 }
 
-// start starts a process, and reads its first line.
-func (b *bed) start(cmd *exec.Cmd) *bufio.Scanner {
+// send starts a sender in a group.
+func (b *bed) send(group string, port int) {
 	b.Helper()
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		b.Fatal("the process ended")
-	}
-	return lines
+	testbox.Start(b, testbox.Self(b, roleEnv, fmt.Sprintf("%s %s %s:%d", sendRole, group, farEnd.Addr(), port), 0))
 }
 
 // tell has the sink say something.
@@ -305,7 +258,7 @@ func testReal(t *testing.T) {
 		t.Errorf("applied, and there is left to do:\n%s", plan)
 	}
 	for i, group := range b.groups {
-		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, group, port+i), false))
+		b.send(group, port+i)
 		for try := 1; ; try++ {
 			time.Sleep(200 * time.Millisecond) // the burst, and TCP finds its pace
 			got := b.rates(500 * time.Millisecond)
@@ -353,11 +306,12 @@ func testReal(t *testing.T) {
 		t.Errorf("undone: the log has %v", log.Notes())
 	}
 	b.namesake()
-	// What somebody else puts there is not replaced, by the kernel neither.
-	veth0, err := net.InterfaceByName("veth0")
+	veth0, err := net.InterfaceByName(nearDevice)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.byProgram(veth0.Index)
+	// What somebody else puts there is not replaced, by the kernel neither.
 	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{Index: veth0.Index, Handle: 1 << 16, Parent: netlink.Root, Kind: "pfifo"}); err != nil {
 		t.Fatal(err)
 	}
@@ -378,9 +332,12 @@ func testLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.killed()
-	sender := func() {
-		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, b.groups[0], port), false))
+	veth0, err := net.InterfaceByName(nearDevice)
+	if err != nil {
+		t.Fatal(err)
 	}
+	b.paced(uint32(veth0.Index))
+	sender := func() { b.send(b.groups[0], port) }
 	for _, c := range []struct {
 		group int
 		limit Limit
