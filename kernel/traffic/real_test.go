@@ -34,6 +34,7 @@ const (
 	testRole = "test" // the test itself, in a network namespace of its own
 	sinkRole = "sink" // takes what is sent to two ports, in another one
 	sendRole = "send" // sends to an address from a control group, as much as it can
+	gramRole = "gram" // sends datagrams to an address from a control group, as many as it is told
 )
 
 func TestMain(m *testing.M) {
@@ -43,6 +44,9 @@ func TestMain(m *testing.M) {
 	case sendRole:
 		group, address, _ := strings.Cut(arg, " ")
 		send(group, address)
+	case gramRole:
+		group, address, _ := strings.Cut(arg, " ")
+		datagrams(group, address)
 	default:
 		os.Exit(m.Run())
 	}
@@ -71,6 +75,9 @@ func sink(group string) {
 	fmt.Println("made")
 	_, _ = fmt.Scanln() // the link is there
 	must(Up(farDevice, farEnd))
+	unread, err := net.ListenPacket("udp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port))
+	must(err)
+	defer unread.Close()
 	var counts [2]atomic.Int64
 	for i := range counts {
 		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port+i))

@@ -218,34 +218,31 @@ func TestApplied(t *testing.T) {
 // packets leave. Floors and priorities are HTB's, for which somebody else's fq makes no room.
 func TestDepartureTimes(t *testing.T) {
 	t.Parallel()
-	const ceilings, floors = "{devices: {eth0: {}}, classes: {bulk: {ceiling: 50%}}}", "{devices: {eth0: {}}, classes: {bulk: {floor: 10%, ceiling: 50%}}}"
+	const ceilings, floors = "ceiling: 50%", "floor: 10%, ceiling: 50%"
 	const edt = `mkdir /sys/net/eth0/edt  # eth0 tells its fq when packets leave, link 950Mbit
 echo rate 118750000 ceil 118750000 prio 0 > /sys/net/eth0/edt/0001  # the whole link
 echo rate 1000 ceil 59375000 prio 3 > /sys/net/eth0/edt/db3d  # network class bulk
 `
 	theirs, normal := traffic.Qdisc{Kind: "fq", Handle: 0x80010000, Paces: true}, traffic.Qdisc{Kind: "fq", Paces: true}
 	for what, tc := range map[string]struct {
-		root       traffic.Qdisc
-		text, want string // the plan begins so, or the error has it
+		root         traffic.Qdisc
+		bulk, others string
+		want         string // what the plan has, or the error
 	}{
-		"somebody's fq":            {theirs, ceilings, edt},
-		"the kernel's fq":          {normal, ceilings, edt},
-		"somebody's mq of fq":      {traffic.Qdisc{Kind: "mq", Handle: 0x80010000, Paces: true}, ceilings, edt},
-		"others have a ceiling":    {theirs, ceilings + "\nothers: {ceiling: 20%}", "mkdir /sys/net/eth0/edt"},
-		"priorities":               {theirs, "{devices: {eth0: {}}, classes: {bulk: {priority: 8}}}", `eth0 has "fq 8001:", put there by somebody else`},
-		"floors, somebody's fq":    {theirs, floors, "has neither floors nor priorities: leave those out of the classes and say ceilings alone, or remove it (tc qdisc del dev eth0 root)"},
-		"a floor of others":        {theirs, ceilings + "\nothers: {floor: 20%}", "has neither floors nor priorities"},
-		"floors, the kernel's fq":  {normal, floors, "mkdir /sys/net/eth0/htb"},
-		"an fq of an older kernel": {traffic.Qdisc{Kind: "fq", Handle: 0x80010000}, ceilings, `eth0 has a root queueing discipline of somebody else's, "fq 8001:"`},
-		"no fq":                    {traffic.Qdisc{Kind: "pfifo_fast"}, ceilings, "mkdir /sys/net/eth0/htb"},
+		"somebody's fq":            {theirs, ceilings, "", edt},
+		"the kernel's fq":          {normal, ceilings, "", edt},
+		"somebody's mq of fq":      {traffic.Qdisc{Kind: "mq", Handle: 0x80010000, Paces: true}, ceilings, "", edt},
+		"others have a ceiling":    {theirs, ceilings, "ceiling: 20%", "mkdir /sys/net/eth0/edt"},
+		"priorities":               {theirs, "priority: 8", "", `eth0 has "fq 8001:", put there by somebody else`},
+		"floors, somebody's fq":    {theirs, floors, "", "has neither floors nor priorities: leave those out of the classes and say ceilings alone, or remove it (tc qdisc del dev eth0 root)"},
+		"a floor of others":        {theirs, ceilings, "floor: 20%", "has neither floors nor priorities"},
+		"floors, the kernel's fq":  {normal, floors, "", "mkdir /sys/net/eth0/htb"},
+		"an fq of an older kernel": {traffic.Qdisc{Kind: "fq", Handle: 0x80010000}, ceilings, "", `eth0 has a root queueing discipline of somebody else's, "fq 8001:"`},
+		"no fq":                    {traffic.Qdisc{Kind: "pfifo_fast"}, ceilings, "", "mkdir /sys/net/eth0/htb"},
 	} {
 		root, net := played(t)
 		net.Put("eth0", tc.root)
-		text := tc.text
-		if classes, others, ok := strings.Cut(text, "}\n"); ok {
-			text = classes + ", " + others + "}"
-		}
-		c, err := parse(t, text)
+		c, err := parse(t, fmt.Sprintf("{devices: {eth0: {}}, classes: {bulk: {%s}}, others: {%s}}", tc.bulk, tc.others))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +270,7 @@ echo rate 1000 ceil 59375000 prio 3 > /sys/net/eth0/edt/db3d  # network class bu
 		}
 		l = layout(t, root, c)
 		bulk, others := l.Links[0].Find(l, "bulk").Ceiling(), l.Links[0].Find(l, traffic.Others).Ceiling()
-		if plan := l.Plan(); len(plan) > 0 || !l.Links[0].InForce(l, "bulk") || !l.Links[0].InForce(l, traffic.Others) || bulk != 475e6 || (others == 190e6) != strings.Contains(tc.text, "others") {
+		if plan := l.Plan(); len(plan) > 0 || !l.Links[0].InForce(l, "bulk") || !l.Links[0].InForce(l, traffic.Others) || bulk != 475e6 || (others == 190e6) != (tc.others != "") {
 			t.Errorf("%s, applied: left to do:\n%sbulk has %v, others %v", what, plan, bulk, others)
 		}
 		if edt := strings.Contains(tc.want, "edt"); (net.PacedBy("eth0") != nil) != edt || (l.By("eth0") == traffic.EDT) != edt {
