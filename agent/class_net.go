@@ -507,6 +507,9 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		if rate := r.config.Net.Classes[name].Receive; rate > 0 {
 			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " each"})
 		}
+		if rate := r.config.Net.Classes[name].ReceiveTogether; rate > 0 {
+			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " together"})
+		}
 		use.InForce = !r.planned && len(use.Workloads) > 0
 		if name != traffic.Others && !r.config.Net.Divides(name) {
 			s.Classes = append(s.Classes, use)

@@ -524,6 +524,10 @@ func (d doomedNet) SetLimit(group string, l traffic.Limit) error {
 	return d.change(func() error { return d.Network.SetLimit(group, l) })
 }
 
+func (d doomedNet) SetTogether(group string, s traffic.Together) error {
+	return d.change(func() error { return d.Network.SetTogether(group, s) })
+}
+
 // Killed before and after each change, amid placing, changing classes and releasing, restoring
 // gives the device its discipline back, and no group has a mark or a limit.
 func TestNetClassKilled(t *testing.T) {
@@ -538,6 +542,9 @@ func TestNetClassKilled(t *testing.T) {
 				if layout == "fq" {
 					h, net = fqHost(t)
 				}
+				bulk := h.opt.Classes.Net.Classes["bulk"]
+				bulk.ReceiveTogether = 30e6
+				h.opt.Classes.Net.Classes["bulk"] = bulk
 				was, _ := net.Of("eth0")
 				h.place(h.open(), spec("there", place.LS, 100, 9000103)) // so that groups and marks of the node stay
 				before := h.tree()

@@ -18,6 +18,7 @@ type Network struct {
 	devices map[string]*device
 	marks   map[string]marked // by group
 	limits  map[string]limited
+	shared  map[string]shared
 	// Writes counts what was changed.
 	Writes int
 	// Reads counts the readings of all roots.
@@ -43,6 +44,11 @@ type marked struct {
 	minor uint16
 }
 
+type shared struct {
+	inode uint64
+	with  traffic.Together
+}
+
 type limited struct {
 	inode uint64
 	limit traffic.Limit
@@ -56,7 +62,7 @@ const (
 // New returns a network with devices that have the kernel's default discipline, and marks of
 // the control groups of a tree.
 func New(groups fs.FS, devices ...string) *Network {
-	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}}
+	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}, shared: map[string]shared{}}
 	for _, name := range devices {
 		n.Plug(name)
 	}
@@ -286,6 +292,30 @@ func (n *Network) SetLimit(group string, l traffic.Limit) error {
 		return err
 	}
 	n.limits[group] = limited{inode, l}
+	n.Writes++
+	return nil
+}
+
+// Together implements traffic.Calls.
+func (n *Network) Together(group string) (traffic.Together, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if s := n.shared[group]; err == nil && s.inode == inode {
+		return s.with, nil
+	}
+	return traffic.Together{}, err
+}
+
+// SetTogether implements traffic.Calls.
+func (n *Network) SetTogether(group string, with traffic.Together) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if err != nil {
+		return err
+	}
+	n.shared[group] = shared{inode, with}
 	n.Writes++
 	return nil
 }

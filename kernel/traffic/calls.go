@@ -187,6 +187,23 @@ func (systemCalls) SetLimit(group string, l Limit) error {
 	})
 }
 
+func (systemCalls) Together(group string) (s Together, err error) {
+	err = withGroup(group, func(fd int) error {
+		return together.each(fd, func(_ *ebpf.Program, number uint64) error {
+			// Of two, left by a kill, the smaller holds.
+			if of := togetherOf(number); s == (Together{}) || of.Rate < s.Rate {
+				s = of
+			}
+			return nil
+		})
+	})
+	return s, err
+}
+
+func (systemCalls) SetTogether(group string, s Together) error {
+	return withGroup(group, func(fd int) error { return together.set(fd, receivesTogether(s)) })
+}
+
 // programs are those of a kind that control groups, or devices, have of Berth. Each has a number,
 // in its name and its instructions.
 type programs struct {
@@ -201,11 +218,12 @@ type programs struct {
 	state  func() (*ebpf.MapSpec, error) // what it keeps, nil for nothing
 	flags  uint32
 	anchor link.Anchor // its place among others
+	common bool        // all that have one of a number have the same
 }
 
 // atGroups are programs of control groups.
 func atGroups(attach ebpf.AttachType, does, prefix string, base, digits int, code func(uint64, int) asm.Instructions, state func() (*ebpf.MapSpec, error)) *programs {
-	return &programs{ebpf.CGroupSKB, attach, "control group", does, prefix, base, digits, code, state, unix.BPF_F_ALLOW_MULTI, nil}
+	return &programs{ebpf.CGroupSKB, attach, "control group", does, prefix, base, digits, code, state, unix.BPF_F_ALLOW_MULTI, nil, false}
 }
 
 var (
@@ -213,6 +231,11 @@ var (
 	sending   = atGroups(ebpf.AttachCGroupInetEgress, "limits what is sent", "berth_o", 36, 1, sendLimiter, clock)
 	pacing    = atGroups(ebpf.AttachCGroupInetEgress, "says when packets leave", "berth_e", 36, 1, paceLimiter, clockAndDevices)
 	receiving = atGroups(ebpf.AttachCGroupInetIngress, "limits what is received", "berth_i", 36, 1, receiveLimiter, clock)
+	// The name, of at most 15 bytes, has room for all numbers of receivesTogether.
+	together = &programs{
+		of: ebpf.CGroupSKB, attach: ebpf.AttachCGroupInetIngress, at: "control group", does: "limits what a class receives",
+		prefix: "brt_", base: 36, digits: 1, code: togetherLimiter, state: clock, flags: unix.BPF_F_ALLOW_MULTI, common: true,
+	}
 )
 
 // spec is the program of a number.
@@ -260,24 +283,11 @@ func (k *programs) set(target int, number uint64) error {
 	})
 }
 
+// add attaches the program of a number.
 func (k *programs) add(target int, number uint64) error {
-	state := 0
-	if k.state != nil {
-		spec, err := k.state()
-		if err != nil {
-			return err
-		}
-		spec.Name = strings.TrimSuffix(k.prefix, "_")
-		m, err := ebpf.NewMap(spec)
-		if err != nil {
-			return fmt.Errorf("make the map of the program that %s: %w", k.does, err)
-		}
-		defer m.Close() // the program holds it
-		state = m.FD()
-	}
-	p, err := ebpf.NewProgram(k.spec(number, state))
+	p, err := k.load(number)
 	if err != nil {
-		return fmt.Errorf("load the program that %s: %w", k.does, err)
+		return err
 	}
 	defer p.Close()
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: target, Program: p, Attach: k.attach, Flags: k.flags, Anchor: k.anchor})
@@ -285,6 +295,55 @@ func (k *programs) add(target int, number uint64) error {
 		err = fmt.Errorf("%w: it takes CAP_NET_ADMIN and CAP_BPF, and no program in a group around it that allows no others ('bpftool cgroup tree' lists them)", err)
 	}
 	return err
+}
+
+// load returns the program of a number, with a map of its own; one that others have already where
+// it is common to them.
+func (k *programs) load(number uint64) (p *ebpf.Program, err error) {
+	if k.common {
+		if p, err = k.running(number); p != nil || err != nil {
+			return p, err
+		}
+	}
+	state := 0
+	if k.state != nil {
+		spec, err := k.state()
+		if err != nil {
+			return nil, err
+		}
+		spec.Name = strings.TrimSuffix(k.prefix, "_")
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			return nil, fmt.Errorf("make the map of the program that %s: %w", k.does, err)
+		}
+		defer m.Close() // the program holds it
+		state = m.FD()
+	}
+	if p, err = ebpf.NewProgram(k.spec(number, state)); err != nil {
+		return nil, fmt.Errorf("load the program that %s: %w", k.does, err)
+	}
+	return p, nil
+}
+
+// running returns the program of a number that is in the kernel, nil if none is.
+func (k *programs) running(number uint64) (found *ebpf.Program, err error) {
+	for id := ebpf.ProgramID(0); found == nil; {
+		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		if err == nil {
+			err = k.with(id, func(p *ebpf.Program, of uint64) (err error) {
+				if of == number {
+					found, err = p.Clone()
+				}
+				return err
+			})
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, permitted("look for the program that "+k.does, err)
+		}
+	}
+	return found, nil
 }
 
 // numbered has jumps to labels be to where those are: before a program is loaded a label has no
@@ -355,7 +414,7 @@ func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint6
 		return err
 	}
 	digits, ours := strings.CutPrefix(info.Name, k.prefix)
-	number, err := strconv.ParseUint(digits, k.base, 48)
+	number, err := strconv.ParseUint(digits, k.base, 64)
 	if !ours || err != nil || number == 0 || k.spec(number, 0).Compatible(info) != nil {
 		return nil
 	}

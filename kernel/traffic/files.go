@@ -22,6 +22,8 @@ const (
 	rootFile  = "root"
 	markFile  = "berth.net_class"
 	limitFile = "berth.net_limit"
+	// of the class, not of the group
+	togetherFile = "berth.net_together"
 )
 
 // MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
@@ -52,6 +54,9 @@ type Calls interface {
 	// Limit returns what a control group may send and receive by programs of Berth's.
 	Limit(group string) (Limit, error)
 	SetLimit(group string, l Limit) error
+	// Together returns with which others a control group receives, by a program of Berth's.
+	Together(group string) (Together, error)
+	SetTogether(group string, s Together) error
 }
 
 // Over returns a root that has, beside the kernel's own files:
@@ -64,6 +69,7 @@ type Calls interface {
 //	sys/net/DEVICE/htb/4f21           "rate 1250000 ceil 12500000 prio 7", a class, or none
 //	CGROUP/berth.net_class            "6be7:4f21", of which class packets are, or none
 //	CGROUP/berth.net_limit            "send 1250000 receive 1250000", in bytes per second, or none
+//	CGROUP/berth.net_together         "4f21 1250000", what its class receives together, or none
 //
 // Only the live host has any. A root that has them already stays as it is.
 func Over(root *kernel.Root) *kernel.Root {
@@ -220,6 +226,10 @@ func (f *files) Read(of string) (string, error) {
 		}
 		return mark(minor), nil
 	}
+	if isTogether(of) {
+		s, err := f.calls.Together(path.Dir(of))
+		return s.text(), err
+	}
 	if IsLimit(of) {
 		l, err := f.calls.Limit(path.Dir(of))
 		return l.text(), err
@@ -293,6 +303,13 @@ func (f *files) Write(of, text string) error {
 			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 		}
 		return f.calls.SetMark(path.Dir(of), minor)
+	}
+	if isTogether(of) {
+		s, err := parseTogether(text)
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
+		}
+		return f.calls.SetTogether(path.Dir(of), s)
 	}
 	if IsLimit(of) {
 		l, err := parseLimit(text)

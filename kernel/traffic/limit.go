@@ -2,9 +2,12 @@ package traffic
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -84,13 +87,52 @@ func parseLimit(text string) (l Limit, err error) {
 // LimitFile is the file of a control group of cgroup v2 that says what it may send and receive.
 func LimitFile(group string) string { return path.Join(group, limitFile) }
 
+// Together is what the workloads of a class may receive together, through all devices but the
+// loopback device.
+type Together struct {
+	Class uint16 // the class's number; 0 for no class
+	Rate  Rate
+}
+
+// text is what the file of a control group has.
+func (s Together) text() string {
+	if s == (Together{}) {
+		return none
+	}
+	return fmt.Sprintf("%04x %d", s.Class, s.Rate.bytes())
+}
+
+// parseTogether reads what text writes.
+func parseTogether(text string) (s Together, err error) {
+	if text = strings.TrimSpace(text); text == none {
+		return s, nil
+	}
+	var bytes uint64
+	_, err = fmt.Sscanf(text, "%x %d", &s.Class, &bytes)
+	s.Rate = rateOf(bytes)
+	if err != nil || s.Class == 0 || s.Rate == 0 || (Limit{Receive: s.Rate}).Validate() != nil || s.text() != text {
+		return Together{}, fmt.Errorf("%q is no limit of a class: CLASS BYTES, or none", text)
+	}
+	return s, nil
+}
+
+// SetTogether is the step after which a control group is of those that receive together.
+func SetTogether(group string, s Together, why string) kernel.Step {
+	return kernel.Step{Path: path.Join(group, togetherFile), Value: s.text(), Why: why}
+}
+
 // SetLimit is the step after which a control group has a limit.
 func SetLimit(group string, l Limit, why string) kernel.Step {
 	return kernel.Step{Path: LimitFile(group), Value: l.text(), Why: why}
 }
 
-// IsLimit reports whether a file is a LimitFile.
-func IsLimit(name string) bool { return path.Base(name) == limitFile }
+// IsLimit reports whether a file says what a control group may send or receive.
+func IsLimit(name string) bool { return path.Base(name) == limitFile || isTogether(name) }
+
+// Lifts reports whether a step leaves a control group without the limit of its file.
+func Lifts(s kernel.Step) bool { return IsLimit(s.Path) && s.Value == none }
+
+func isTogether(name string) bool { return path.Base(name) == togetherFile }
 
 // What a group may send or receive at once, after it was idle, and beyond that before packets
 // are dropped; in nanoseconds of its rate.
@@ -160,6 +202,31 @@ func sendLimiter(rate uint64, state int) asm.Instructions { return limiter(rate,
 func receiveLimiter(rate uint64, state int) asm.Instructions {
 	return limiter(rate, state, asm.Instructions{asm.Mov.Imm(asm.R0, dropped), asm.Ja.Label("end")})
 }
+
+// receivesTogether is the number of a program that all groups of a class have: the clock in its map
+// is theirs together.
+func receivesTogether(s Together) uint64 { return s.Rate.bytes()<<16 | uint64(s.Class) }
+
+func togetherOf(number uint64) Together { return Together{uint16(number), rateOf(number >> 16)} }
+
+// togetherLimiter is a receiveLimiter of a class. Which tree of groups it is for tells it from that
+// of another Berth, in a container.
+func togetherLimiter(number uint64, state int) asm.Instructions {
+	return append(asm.Instructions{asm.LoadImm(asm.R0, int64(ownTree()), asm.DWord)}, receiveLimiter(number>>16, state)...)
+}
+
+// ownTree is the inode of the group that this process sees at the top of cgroup v2, 0 without.
+var ownTree = sync.OnceValue(func() uint64 {
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	mounts, _ := kernel.ParseMounts(string(text))
+	for _, m := range mounts {
+		var stat syscall.Stat_t
+		if m.Type == "cgroup2" && syscall.Stat("/"+m.Dir, &stat) == nil {
+			return stat.Ino
+		}
+	}
+	return 0
+})
 
 // clock is the map of a limiter.
 func clock() (*ebpf.MapSpec, error) {

@@ -381,10 +381,61 @@ func testLimits(t *testing.T) {
 			t.Errorf("undone: %s", got)
 		}
 	}
+	b.together()
 	for try := 1; b.rates(300 * time.Millisecond)[0] < 200e6; try++ {
 		if try == 10 {
 			t.Error("without a limit it stays slow")
 			break
+		}
+	}
+}
+
+// together has two groups of a class share a limit, of which one is the sink's: what the other's
+// program counts is the sink's, too.
+func (b *bed) together() {
+	b.Helper()
+	calls := systemCalls{}
+	with := Together{firstMinor, 40e6}
+	var at [2]ebpf.ProgramID
+	for i, group := range b.groups {
+		if err := b.root.WriteFile(group+"/"+togetherFile, with.text()); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.text(group + "/" + togetherFile); got != with.text() {
+			b.Errorf("together %q", got)
+		}
+		err := withGroup(group, func(fd int) error {
+			all, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: together.attach})
+			if err == nil && len(all.Programs) == 1 {
+				at[i] = all.Programs[0].ID
+			}
+			return err
+		})
+		if err != nil {
+			b.Error(err)
+		}
+	}
+	if at[0] == 0 || at[0] != at[1] {
+		b.Errorf("two groups of a class have programs %v", at)
+	}
+	for try := 1; ; try++ {
+		time.Sleep(300 * time.Millisecond)
+		got := b.rates(time.Second)[0]
+		b.Logf("%+v: %.1f Mbit/s", with, got/1e6)
+		if got > 30e6 && got < 52e6 {
+			break
+		}
+		if try == 6 {
+			b.Errorf("with %+v %.1f Mbit/s arrive", with, got/1e6)
+			break
+		}
+	}
+	for _, group := range b.groups {
+		if err := calls.SetTogether(group, Together{}); err != nil {
+			b.Error(err)
+		}
+		if got := b.text(group + "/" + togetherFile); got != none {
+			b.Errorf("undone: %q", got)
 		}
 	}
 }
