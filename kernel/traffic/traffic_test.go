@@ -286,6 +286,21 @@ echo rate 1000 ceil 59375000 prio 3 > /sys/net/eth0/edt/db3d  # network class bu
 	}
 }
 
+// What divides a device, or can, is told in words.
+func TestMeans(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]traffic.Device{
+		"ceilings by fq, floors and priorities by HTB":                      {Root: "fq 0:", Paces: true},
+		"ceilings by fq; no floors or priorities, as it is somebody else's": {Root: "fq 8001:", Paces: true},
+		"floors, ceilings and priorities by HTB":                            {Root: "htb 6be7:", By: traffic.HTB},
+		`not to be divided, as "fq 8001:" is somebody else's`:               {Root: "fq 8001:"},
+	} {
+		if got := d.Means(); got != want {
+			t.Errorf("%+v: %s", d, got)
+		}
+	}
+}
+
 // A class that is no more, and the ceiling of others, go from a device without its other classes;
 // the guard's stay, with a ceiling of their own.
 func TestDepartureTimesChange(t *testing.T) {
