@@ -206,13 +206,13 @@ func limitError(id string, err error) error {
 func (k *netClasses) limit(c *Transition, dir string, l *netLimit, before kernel.Plan) (plan kernel.Plan, err error) {
 	steps := kernel.Plan{traffic.SetLimit(dir, l.Limit, l.why), traffic.SetTogether(dir, l.together, "what its network class may receive together")}
 	_, absent := fs.Stat(k.n.root.FS(), dir)
-	switch err := absent; {
-	case err == nil:
+	switch {
+	case absent == nil:
 		if l.own && !k.made(c, dir) {
 			return nil, errForeign(dir)
 		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("what it may send and receive: %w", err)
+	case !errors.Is(absent, fs.ErrNotExist):
+		return nil, fmt.Errorf("what it may send and receive: %w", absent)
 	case l.none():
 		return nil, nil
 	case l.own:

@@ -202,8 +202,11 @@ func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name)
 // Divides reports whether there is a class of the name that devices have: one that says only what
 // its workloads receive is among the others there.
 func (c *Config) Divides(name string) bool {
+	if !c.Has(name) {
+		return false
+	}
 	s := c.Classes[name]
-	return c.Has(name) && s != Share{Receive: s.Receive, ReceiveTogether: s.ReceiveTogether}
+	return s != Share{Receive: s.Receive, ReceiveTogether: s.ReceiveTogether}
 }
 
 // TogetherOf returns what the workloads of a class receive together.

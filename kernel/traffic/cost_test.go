@@ -60,14 +60,14 @@ func testPacketCost(t *testing.T) {
 			calls.SetClass(by, veth0.Index, linkMinor, Class{Rate: unreached, Ceil: unreached}), calls.SetClass(by, veth0.Index, firstMinor, class))
 	}
 	join := func(by Mechanism) error { return errors.Join(calls.Join(by, veth0.Index), calls.SetMark(group, 0)) }
-	none := func() error { return nil }
+	nothing := func() error { return nil }
 	ways := []struct {
 		name     string
 		set, end func() error
 		took     []float64 // nanoseconds of a datagram, by round
 	}{
-		{"nothing", none, none, nil},
-		{"nothing, again", none, none, nil},
+		{"nothing", nothing, nothing, nil},
+		{"nothing, again", nothing, nothing, nil},
 		{"mark", func() error { return calls.SetMark(group, firstMinor) }, func() error { return calls.SetMark(group, 0) }, nil},
 		{"send limit", func() error { return calls.SetLimit(group, Limit{Send: mostRate}) }, func() error { return calls.SetLimit(group, Limit{}) }, nil},
 		{"mark and edt", func() error { return divide(EDT) }, func() error { return join(EDT) }, nil},
