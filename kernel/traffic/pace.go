@@ -109,7 +109,10 @@ func pacerOf(state int) asm.Instructions {
 		asm.Mov.Reg(asm.R2, asm.R8),
 		asm.RSh.Imm(asm.R2, 16),
 		asm.And.Imm(asm.R8, 0xffff),
-		asm.JEq.Imm(asm.R2, major, "find"),
+		asm.JNE.Imm(asm.R2, major, "others"),
+		asm.Mov.Imm(asm.R3, 0), // fq takes the mark's last digit for a band (fq_prio2band)
+		asm.StoreMem(asm.R6, skbPriority, asm.R3, asm.Word),
+		asm.Ja.Label("find"),
 		asm.Mov.Imm(asm.R8, othersMinor).WithSymbol("others"),
 		asm.StoreMem(asm.RFP, -4, asm.R8, asm.Word).WithSymbol("find"),
 		asm.LoadMapPtr(asm.R1, state),

@@ -97,9 +97,9 @@ func TestPacer(t *testing.T) {
 	if due[0] != 0 || due[1] < began+second-paceBurst || due[1] > now(t)+second || due[2] != due[1]+second {
 		t.Errorf("due at %d, from %d on", due, began)
 	}
-	for _, other := range []packet{{Wire: packetBytes}, {Priority: 7, Wire: packetBytes}, of(firstMinor + 1)} {
+	for other, priority := range map[packet]uint32{{Wire: packetBytes}: 0, {Priority: 7, Wire: packetBytes}: 7, of(firstMinor + 1): 0} {
 		for range 4 {
-			if says, out := pass(t, p, other); says != next || out.Due != 0 || out.Priority != other.Priority {
+			if says, out := pass(t, p, other); says != next || out.Due != 0 || out.Priority != priority {
 				t.Errorf("%+v: %d, %+v", other, says, out)
 			}
 		}
