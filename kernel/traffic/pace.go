@@ -136,7 +136,7 @@ func pacerOf(state int) asm.Instructions {
 		asm.JSGE.Reg(asm.R1, asm.R2, "recent"),
 		asm.StoreMem(asm.R9, 8, asm.R2, asm.DWord),
 		asm.Mov.Reg(asm.R2, asm.R7).WithSymbol("recent"),
-		asm.FetchAdd.Mem(asm.R9, asm.R2, asm.DWord, 8), // R2 is when it is due
+		fetchAdd(asm.R9, asm.R2, 8), // R2 is when it is due
 		asm.Mov.Reg(asm.R1, asm.R2),
 		asm.Sub.Reg(asm.R1, asm.R8),
 		asm.JSGT.Imm(asm.R1, horizon, "late"),
@@ -152,6 +152,14 @@ func pacerOf(state int) asm.Instructions {
 		asm.Mov.Imm(asm.R0, drop),
 		asm.Return(),
 	}
+}
+
+// fetchAdd adds what a register has to a number in memory, and has it have what that was. The library
+// (v0.22.0) writes no constant of its own for it, which says that it fetches (BPF_FETCH).
+func fetchAdd(to, by asm.Register, at int16) asm.Instruction {
+	insn := asm.FetchAdd.Mem(to, by, asm.DWord, at)
+	insn.Constant = 1
+	return insn
 }
 
 // mostPaced is how many devices with fq a group's program knows; on the others it drops.
