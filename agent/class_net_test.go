@@ -197,6 +197,7 @@ func TestNetClassByFq(t *testing.T) {
 	ctx := context.Background()
 	for what, kernels := range map[string]bool{"the kernel's": true, "somebody's": false} {
 		h, net := fqHost(t)
+		h.opt.Keep = true
 		was, _ := net.Of("eth0")
 		if kernels {
 			was.Handle = 0

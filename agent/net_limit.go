@@ -134,8 +134,9 @@ func (k *netClasses) changed(c *Transition, fail func(*Workload, error) error) (
 	}
 	for w := range c.Workloads() {
 		g, err := k.groupOf(w)
-		if l, is := all[g.dir]; err == nil && !g.own && (!is || l.none()) {
-			all[g.dir] = netLimit{why: "no limit", ids: append(l.ids, w.ID())}
+		stays := !g.own || k.n.opt.Classes.tellsApart(&w.Spec)
+		if l, is := all[g.dir]; err == nil && stays && (!is || l.none()) {
+			all[g.dir] = netLimit{why: "no limit", ids: append(l.ids, w.ID()), own: g.own}
 		}
 	}
 	return all, nil

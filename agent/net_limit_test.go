@@ -225,6 +225,7 @@ func TestNetTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		shows("web in first", want, traffic.Together{})
+		h.wantLimits(net, "web in first", map[string]traffic.Limit{dirs[0]: {Receive: 20e6}})
 		if err := n.Release(ctx, "api", Keep); err != nil {
 			t.Fatal(err)
 		}
