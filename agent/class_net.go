@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"berth.dev/berth/internal/strictyaml"
@@ -25,7 +27,8 @@ const NetClass ClassKind = "net"
 const netGroup = "berth-net-"
 
 func isNetStep(s kernel.Step) bool {
-	return traffic.DeviceOf(s.Path) != "" || traffic.IsMark(s.Path) || traffic.IsLimit(s.Path) || isNetGroup(s)
+	device, _ := traffic.Divides(s.Path)
+	return device != "" || traffic.IsMark(s.Path) || traffic.IsLimit(s.Path) || isNetGroup(s)
 }
 
 // isNetGroup reports whether a step makes such a group, as mark has it: workloads have any name,
@@ -288,10 +291,20 @@ func (k *netClasses) used(c *Transition) func(kernel.Step) bool {
 			groups[g.dir] = true
 		}
 	}
+	layout := sync.OnceValue(func() *traffic.Layout {
+		layout, _ := netLayout(k.n.root.FS(), k.n.opt.Classes.Net) // of the devices that can be divided
+		return layout
+	})
 	return func(s kernel.Step) bool {
-		if device := traffic.DeviceOf(s.Path); device != "" {
-			_, named := k.n.opt.Classes.Net.Links()[device]
-			return named && len(members) > 0
+		if device, by := traffic.Divides(s.Path); device != "" {
+			if _, named := k.n.opt.Classes.Net.Links()[device]; !named || len(members) == 0 {
+				return false
+			}
+			wanted := by
+			if l := layout(); l != nil {
+				wanted = cmp.Or(l.By(device), by)
+			}
+			return by == wanted // a device that is divided by another now has no more of the former
 		}
 		if traffic.IsLimit(s.Path) {
 			_, is := limits[path.Dir(s.Path)]
@@ -436,10 +449,48 @@ type ClassLink struct {
 	Ceiling float64 `json:"ceiling"`
 	// Priority is from 1 (first) to 8.
 	Priority int `json:"priority"`
+	// By is what divides the device: htb, or edt, which has ceilings alone. Why is the reason.
+	By  traffic.Mechanism `json:"by"`
+	Why string            `json:"why"`
+}
+
+// Text is what it has, for people.
+func (l *ClassLink) Text() string {
+	if l.By == traffic.EDT {
+		return fmt.Sprintf("at most %s, by fq", traffic.Rate(l.Ceiling))
+	}
+	return fmt.Sprintf("%s to %s, priority %d", traffic.Rate(l.Floor), traffic.Rate(l.Ceiling), l.Priority)
+}
+
+// WorkloadLimit is what one workload may send and receive at most, in bits per second; 0 is no limit.
+type WorkloadLimit struct {
+	Workload string  `json:"workload"`
+	Send     float64 `json:"send,omitempty"`
+	Receive  float64 `json:"receive,omitempty"`
+	// Around says that it is that of its pod.
+	Around bool `json:"around,omitempty"`
+}
+
+// LinksOf returns what a workload has of each network device by its class.
+func (r *ClassReport) LinksOf(w *Workload) []ClassLink {
+	for i := range r.Kinds {
+		for _, c := range r.Kinds[i].Classes {
+			if r.Kinds[i].Kind == NetClass && c.Name == w.Classes[NetClass] {
+				return c.Links
+			}
+		}
+	}
+	return nil
 }
 
 // reportNet is the section of the kind net.
 func reportNet(r *classReading) (s ClassSection, err error) {
+	for i := range r.workloads {
+		if w := &r.workloads[i]; !w.Spec.Bandwidth.none() {
+			b := &w.Spec.Bandwidth
+			s.Limits = append(s.Limits, WorkloadLimit{w.ID(), float64(b.Send), float64(b.Receive), b.Around})
+		}
+	}
 	if r.config.Net == nil {
 		return s, nil
 	}
@@ -466,6 +517,9 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		if rate := r.config.Net.Classes[name].Receive; rate > 0 {
 			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " each"})
 		}
+		if rate := r.config.Net.Classes[name].ReceiveTogether; rate > 0 {
+			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " together"})
+		}
 		use.InForce = !r.planned && len(use.Workloads) > 0
 		if name != traffic.Others && !r.config.Net.Divides(name) {
 			s.Classes = append(s.Classes, use)
@@ -476,8 +530,8 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 			link := &layout.Links[i]
 			of := link.Find(layout, name)
 			use.InForce = use.InForce && link.InForce(layout, name)
-			use.Links = append(use.Links, ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority()})
-			use.Settings = append(use.Settings, ClassSetting{link.Device.Name, fmt.Sprintf("%s to %s, priority %d", of.Floor(), of.Ceiling(), of.Priority())})
+			l := ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority(), link.By, link.Why}
+			use.Links, use.Settings = append(use.Links, l), append(use.Settings, ClassSetting{l.Device, l.Text()})
 		}
 		s.Classes = append(s.Classes, use)
 	}

@@ -43,6 +43,15 @@ func netHost(t testing.TB, layout string) (*host, *fakenet.Network) {
 	return h, net
 }
 
+// fqHost is a netHost of v2 whose eth0 has an fq of somebody's, and whose classes are ceilings.
+func fqHost(t testing.TB) (*host, *fakenet.Network) {
+	t.Helper()
+	h, net := netHost(t, "v2")
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Handle: 0x80010000, Paces: true})
+	h.opt.Classes.Net.Classes = map[string]traffic.Share{"first": {Ceiling: traffic.Amount{Percent: 90}}, "bulk": {Ceiling: traffic.Amount{Rate: 50e6}}}
+	return h, net
+}
+
 func netted(s Spec, name string) Spec {
 	s.Classes = map[ClassKind]string{NetClass: name}
 	return s
@@ -120,7 +129,7 @@ func TestNetClasses(t *testing.T) {
 			}
 			s := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })]
 			bulk := ClassUse{
-				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8}},
+				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8, traffic.HTB, "classes have floors or priorities"}},
 				Settings: []ClassSetting{{"eth0", "10Mbit to 50Mbit, priority 8"}},
 			}
 			if diff := cmp.Diff(bulk, s.Classes[0]); diff != "" || len(s.Classes) != 3 || s.Classes[2].Workloads[0] != everybodyElse {
@@ -178,6 +187,61 @@ func TestNetClassName(t *testing.T) {
 				t.Errorf("%s: released: /%s is left", layout, name)
 			}
 		}
+	}
+}
+
+// A device with fq keeps it, and classes that are ceilings are in force on it. Once they have
+// floors, HTB takes the place of the kernel's fq, and the program goes; somebody's fq stays.
+func TestNetClassByFq(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for what, kernels := range map[string]bool{"the kernel's": true, "somebody's": false} {
+		h, net := fqHost(t)
+		h.opt.Keep = true
+		was, _ := net.Of("eth0")
+		if kernels {
+			was.Handle = 0
+			net.Put("eth0", was)
+		}
+		n := h.open()
+		h.place(n, netted(spec("api", place.LS, 100, 9000100), "first"))
+		h.place(n, spec("batch", place.BE, 100, 9000101))
+		root, classes := net.Of("eth0")
+		if paced := net.PacedBy("eth0"); root != was || len(classes) > 0 || len(paced) != 3 || paced[h.marks(net)["sys/fs/cgroup/berth-idle/batch"]].Ceil != 6_250_000 {
+			t.Errorf("%s: %v, %v, %v", what, root, classes, paced)
+		}
+		writes := net.Writes
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 || net.Writes != writes {
+			t.Errorf("%s: again: %v, %v, %d writes", what, repairs, err, net.Writes-writes)
+		}
+		r, err := n.ClassReport(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := n.Get(ctx, "batch")
+		want := []ClassLink{{"eth0", 8000, 50e6, 4, traffic.EDT, "eth0 has fq, and no class has a floor or a priority"}}
+		if diff := cmp.Diff(want, r.LinksOf(&w)); diff != "" || err != nil || len(w.Notes) > 0 || want[0].Text() != "at most 50Mbit, by fq" {
+			t.Errorf("%s: report (-want +got):\n%s%v, notes %q", what, diff, err, w.Notes)
+		}
+		c := *h.opt.Classes.Net
+		c.Classes = map[string]traffic.Share{"first": {Floor: traffic.Amount{Rate: 30e6}}, "bulk": c.Classes["bulk"]}
+		h.opt.Classes.Net = &c
+		next, _, err := n.Revise(ctx, Revision{Options: h.options()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = next
+		root, classes = net.Of("eth0")
+		if paced := net.PacedBy("eth0"); kernels && (root.Kind != "htb" || len(classes) != 4 || paced != nil) || !kernels && root != was {
+			t.Errorf("%s, with a floor: %v, %v, %v", what, root, classes, paced)
+		}
+		for _, id := range []string{"api", "batch"} {
+			h.release(n, id)
+		}
+		if root, _ := net.Of("eth0"); root.Kind == "htb" || net.PacedBy("eth0") != nil || len(h.marks(net)) > 0 {
+			t.Errorf("%s, released: %v, %v, %v", what, root, net.PacedBy("eth0"), h.marks(net))
+		}
+		n.Close()
 	}
 }
 
@@ -351,12 +415,12 @@ func TestNetClassDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(net.SetClass(index["eth0"], 2, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetClass(index["eth0"], 99, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetMark(group, 0)); err != nil {
+	if err := errors.Join(net.SetClass(traffic.HTB, index["eth0"], 2, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetClass(traffic.HTB, index["eth0"], 99, traffic.Class{Rate: 1000, Ceil: 1000}), net.SetMark(group, 0)); err != nil {
 		t.Fatal(err)
 	}
 	whole("changed")
 	// The kernel takes a ceiling below the rate.
-	if err := net.SetClass(index["eth0"], 2, traffic.Class{Rate: 2000, Ceil: 1000}); err != nil {
+	if err := net.SetClass(traffic.HTB, index["eth0"], 2, traffic.Class{Rate: 2000, Ceil: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	whole("changed to what Berth would not write")
@@ -437,20 +501,20 @@ type doomedNet struct {
 	*fate
 }
 
-func (d doomedNet) AddRoot(index int) error {
-	return d.change(func() error { return d.Network.AddRoot(index) })
+func (d doomedNet) Divide(by traffic.Mechanism, index int) error {
+	return d.change(func() error { return d.Network.Divide(by, index) })
 }
 
-func (d doomedNet) RemoveRoot(index int) error {
-	return d.change(func() error { return d.Network.RemoveRoot(index) })
+func (d doomedNet) Join(by traffic.Mechanism, index int) error {
+	return d.change(func() error { return d.Network.Join(by, index) })
 }
 
-func (d doomedNet) SetClass(index int, minor uint16, c traffic.Class) error {
-	return d.change(func() error { return d.Network.SetClass(index, minor, c) })
+func (d doomedNet) SetClass(by traffic.Mechanism, index int, minor uint16, c traffic.Class) error {
+	return d.change(func() error { return d.Network.SetClass(by, index, minor, c) })
 }
 
-func (d doomedNet) RemoveClass(index int, minor uint16) error {
-	return d.change(func() error { return d.Network.RemoveClass(index, minor) })
+func (d doomedNet) RemoveClass(by traffic.Mechanism, index int, minor uint16) error {
+	return d.change(func() error { return d.Network.RemoveClass(by, index, minor) })
 }
 
 func (d doomedNet) SetMark(group string, minor uint16) error {
@@ -461,17 +525,28 @@ func (d doomedNet) SetLimit(group string, l traffic.Limit) error {
 	return d.change(func() error { return d.Network.SetLimit(group, l) })
 }
 
+func (d doomedNet) SetTogether(group string, s traffic.Together) error {
+	return d.change(func() error { return d.Network.SetTogether(group, s) })
+}
+
 // Killed before and after each change, amid placing, changing classes and releasing, restoring
 // gives the device its discipline back, and no group has a mark or a limit.
 func TestNetClassKilled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	for _, layout := range []string{"v2", "hybrid"} {
+	for _, layout := range []string{"v2", "hybrid", "fq"} {
 		total := 0
 		for at := 1; ; at++ {
 			done := false
 			for _, after := range []bool{false, true} {
 				h, net := netHost(t, layout)
+				if layout == "fq" {
+					h, net = fqHost(t)
+				}
+				bulk := h.opt.Classes.Net.Classes["bulk"]
+				bulk.ReceiveTogether = 30e6
+				h.opt.Classes.Net.Classes["bulk"] = bulk
+				was, _ := net.Of("eth0")
 				h.place(h.open(), spec("there", place.LS, 100, 9000103)) // so that groups and marks of the node stay
 				before := h.tree()
 				f := &fate{at: at, after: after}
@@ -500,7 +575,7 @@ func TestNetClassKilled(t *testing.T) {
 					t.Fatalf("%s, killed at %d (%v): %v\n%v", layout, at, after, err, items)
 				}
 				root, _ := net.Of("eth0")
-				if marks, limits := h.marks(net), h.limits(net); root.Kind != "pfifo_fast" || len(marks) > 0 || len(limits) > 0 {
+				if marks, limits := h.marks(net), h.limits(net); root != was || net.PacedBy("eth0") != nil || len(marks) > 0 || len(limits) > 0 {
 					t.Fatalf("%s, killed at %d (%v): root %v, marks %v, limits %v", layout, at, after, root, marks, limits)
 				}
 				for name := range h.tree() {

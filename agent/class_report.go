@@ -34,6 +34,8 @@ type ClassSection struct {
 	Supplies []ClassSupply `json:"supplies,omitempty"`
 	// Classes are those defined and those in force, the ones of other programs last.
 	Classes []ClassUse `json:"classes"`
+	// Limits are what single workloads may send and receive at most, of the kind net.
+	Limits []WorkloadLimit `json:"limits,omitempty"`
 	// Notes are plain warnings about the kind.
 	Notes []string `json:"notes,omitempty"`
 	// Resctrl is what the CPU divides, of the kind cache.

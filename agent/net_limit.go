@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,14 @@ type Bandwidth struct {
 
 func (b Bandwidth) none() bool { return b.Limit == traffic.Limit{} }
 
+// togetherOf is what a workload receives together with the others of its network class.
+func (c ClassConfig) togetherOf(s *Spec) (t traffic.Together) {
+	if name := c.ClassOf(NetClass, s); c.Net.Has(name) {
+		t = c.Net.TogetherOf(name)
+	}
+	return t
+}
+
 // receiveOf is the limit that a workload has by its network class.
 func (c ClassConfig) receiveOf(s *Spec) (l traffic.Limit) {
 	if name := c.ClassOf(NetClass, s); c.Net.Has(name) {
@@ -37,7 +46,7 @@ func (c ClassConfig) receiveOf(s *Spec) (l traffic.Limit) {
 // Limited reports whether a workload has a limit of what it sends or receives, of its own or
 // by its network class.
 func (c ClassConfig) Limited(s *Spec) bool {
-	return !s.Bandwidth.none() || c.receiveOf(s) != traffic.Limit{}
+	return !s.Bandwidth.none() || c.receiveOf(s) != traffic.Limit{} || c.togetherOf(s) != traffic.Together{}
 }
 
 // LacksBandwidth says why no control group of a host can have a Bandwidth, or a network class:
@@ -55,9 +64,14 @@ func LacksBandwidth(fsys fs.FS) error {
 // netLimit is what a control group may send and receive.
 type netLimit struct {
 	traffic.Limit
-	why string
-	ids []string // the workloads that it is for
-	own bool     // of a group that Berth makes for it
+	together traffic.Together // with others
+	why      string
+	ids      []string // the workloads that it is for
+	own      bool     // of a group that Berth makes for it
+}
+
+func (l *netLimit) none() bool {
+	return l.Limit == traffic.Limit{} && l.together == traffic.Together{}
 }
 
 // limitsOf are the limits that a workload takes, by control group. It returns a
@@ -83,12 +97,13 @@ func (k *netClasses) limitsOf(w *Workload) (map[string]netLimit, error) {
 				Remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)",
 			}
 		} else if own != (traffic.Limit{}) {
-			all[around] = netLimit{own, "what its pod may send and receive", []string{w.ID()}, false}
+			all[around] = netLimit{Limit: own, why: "what its pod may send and receive", ids: []string{w.ID()}}
 		}
 		own = traffic.Limit{}
 	}
-	if l := own.Min(k.n.opt.Classes.receiveOf(&w.Spec)); l != (traffic.Limit{}) {
-		all[g.dir] = netLimit{l, "what it may send and receive", []string{w.ID()}, g.own}
+	l := netLimit{own.Min(k.n.opt.Classes.receiveOf(&w.Spec)), k.n.opt.Classes.togetherOf(&w.Spec), "what it may send and receive", []string{w.ID()}, g.own}
+	if !l.none() {
+		all[g.dir] = l
 	}
 	return all, err
 }
@@ -105,7 +120,7 @@ func (k *netClasses) limited(workloads iter.Seq[*Workload], fail func(*Workload,
 		}
 		for dir, l := range some {
 			was := all[dir]
-			all[dir] = netLimit{l.Min(was.Limit), l.why, append(was.ids, l.ids...), l.own}
+			all[dir] = netLimit{l.Min(was.Limit), cmp.Or(was.together, l.together), l.why, append(was.ids, l.ids...), l.own}
 		}
 	}
 	return all, nil
@@ -119,8 +134,9 @@ func (k *netClasses) changed(c *Transition, fail func(*Workload, error) error) (
 	}
 	for w := range c.Workloads() {
 		g, err := k.groupOf(w)
-		if l, is := all[g.dir]; err == nil && !g.own && (!is || l.Limit == traffic.Limit{}) {
-			all[g.dir] = netLimit{why: "no limit", ids: append(l.ids, w.ID())}
+		stays := !g.own || k.n.opt.Classes.tellsApart(&w.Spec)
+		if l, is := all[g.dir]; err == nil && stays && (!is || l.none()) {
+			all[g.dir] = netLimit{why: "no limit", ids: append(l.ids, w.ID()), own: g.own}
 		}
 	}
 	return all, nil
@@ -189,19 +205,16 @@ func limitError(id string, err error) error {
 
 // limit are the writes for the limit of one group.
 func (k *netClasses) limit(c *Transition, dir string, l *netLimit, before kernel.Plan) (plan kernel.Plan, err error) {
-	s := traffic.SetLimit(dir, l.Limit, l.why)
-	same := false
-	switch _, err := fs.Stat(k.n.root.FS(), dir); {
-	case err == nil:
+	steps := kernel.Plan{traffic.SetLimit(dir, l.Limit, l.why), traffic.SetTogether(dir, l.together, "what its network class may receive together")}
+	_, absent := fs.Stat(k.n.root.FS(), dir)
+	switch {
+	case absent == nil:
 		if l.own && !k.made(c, dir) {
 			return nil, errForeign(dir)
 		}
-		if _, same, err = k.n.root.Shows(s); err != nil {
-			return nil, fmt.Errorf("what it may send and receive: %w", err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("what it may send and receive: %w", err)
-	case l.Limit == traffic.Limit{}:
+	case !errors.Is(absent, fs.ErrNotExist):
+		return nil, fmt.Errorf("what it may send and receive: %w", absent)
+	case l.none():
 		return nil, nil
 	case l.own:
 		if !slices.ContainsFunc(before, func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) {
@@ -210,8 +223,16 @@ func (k *netClasses) limit(c *Transition, dir string, l *netLimit, before kernel
 	case slices.ContainsFunc(l.ids, func(id string) bool { return c.Before(id) != nil }):
 		return nil, nil // somebody removed it
 	}
-	if !same && !c.Yielded(s.Path) {
-		plan = append(plan, s)
+	for _, s := range steps {
+		same := traffic.Lifts(s) // what a group has that is yet to be made
+		if absent == nil {
+			if _, same, err = k.n.root.Shows(s); err != nil {
+				return nil, fmt.Errorf("what it may send and receive: %w", err)
+			}
+		}
+		if !same && !c.Yielded(s.Path) {
+			plan = append(plan, s)
+		}
 	}
 	return plan, nil
 }

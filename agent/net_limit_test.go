@@ -178,6 +178,61 @@ func TestNetLimitNotLive(t *testing.T) {
 	}
 }
 
+// What a class receives together is the same of the groups of all its workloads, as long as they
+// have it, beside what each receives.
+func TestNetTogether(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for layout, dirs := range map[string][2]string{
+		"v2":     {"sys/fs/cgroup/berth/api", "sys/fs/cgroup/berth/web"},
+		"hybrid": {"sys/fs/cgroup/unified/berth-net-api", "sys/fs/cgroup/unified/berth-net-web"},
+	} {
+		h, net := netHost(t, layout)
+		h.opt.Classes.Net.Classes["mirror"] = traffic.Share{Receive: 20e6, ReceiveTogether: 30e6}
+		n := h.open()
+		want := h.opt.Classes.Net.TogetherOf("mirror")
+		shows := func(when string, want ...traffic.Together) {
+			t.Helper()
+			for i, dir := range dirs {
+				got, err := net.Together(dir)
+				if errors.Is(err, fs.ErrNotExist) {
+					err = nil
+				}
+				if err != nil || got != want[i] {
+					t.Errorf("%s, %s, %s: %+v, %v, want %+v", layout, when, dir, got, err, want[i])
+				}
+			}
+		}
+		h.place(n, netted(spec("api", place.LS, 100, 9000100), "mirror"))
+		h.place(n, netted(spec("web", place.LS, 100, 9000101), "mirror"))
+		shows("placed", want, want)
+		h.wantLimits(net, "placed", map[string]traffic.Limit{dirs[0]: {Receive: 20e6}, dirs[1]: {Receive: 20e6}})
+		writes := net.Writes
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 || net.Writes != writes {
+			t.Errorf("%s: again: %v, %v, %d writes", layout, repairs, err, net.Writes-writes)
+		}
+		if err := net.SetTogether(dirs[0], traffic.Together{}); err != nil { // somebody else
+			t.Fatal(err)
+		}
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) != 1 {
+			t.Errorf("%s: repaired: %v, %v", layout, repairs, err)
+		}
+		shows("repaired", want, want)
+		if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
+			t.Errorf("%s: eth0 has %v, marks %v", layout, root, h.marks(net))
+		}
+		if _, err := n.Resize(ctx, netted(spec("web", place.LS, 100, 0), "first")); err != nil {
+			t.Fatal(err)
+		}
+		shows("web in first", want, traffic.Together{})
+		h.wantLimits(net, "web in first", map[string]traffic.Limit{dirs[0]: {Receive: 20e6}})
+		if err := n.Release(ctx, "api", Keep); err != nil {
+			t.Fatal(err)
+		}
+		shows("released", traffic.Together{}, traffic.Together{})
+	}
+}
+
 // denied are calls that refuse, of one group, to read or write a limit.
 type denied struct {
 	*fakenet.Network

@@ -83,6 +83,8 @@ func (r *Report) Get(name string) (c Capability, ok bool) {
 type Probes struct {
 	// HardwareCounter opens and closes a hardware performance counter.
 	HardwareCounter func() error
+	// Links returns what can divide each network device among classes, in a few words, by name.
+	Links func() (map[string]string, error)
 }
 
 // Look examines the tree fsys, which stands for "/".

@@ -15,6 +15,13 @@ import (
 
 // network judges what network classes need: HTB, programs of control groups, devices.
 func network(h *host) Capability {
+	var divides map[string]string
+	if h.probes.Links != nil {
+		var err error
+		if divides, err = h.probes.Links(); err != nil {
+			return h.fail(err)
+		}
+	}
 	var devices, untold []string
 	for _, name := range h.glob("sys/class/net/*/device") {
 		dir := path.Dir(name)
@@ -24,6 +31,9 @@ func network(h *host) Capability {
 			devices = append(devices, fmt.Sprintf("%s %d Mbit/s", path.Base(dir), speed))
 		} else {
 			devices, untold = append(devices, path.Base(dir)), append(untold, path.Base(dir))
+		}
+		if by := divides[path.Base(dir)]; by != "" {
+			devices[len(devices)-1] += " (" + by + ")"
 		}
 	}
 	found := strings.Join(devices, ", ")

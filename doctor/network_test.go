@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -53,6 +54,26 @@ func TestNetwork(t *testing.T) {
 		if c.State != tc.state || c.Found != tc.found || !strings.Contains(c.Reason, tc.reason) {
 			t.Errorf("%s: %+v, want %+v", what, c, tc)
 		}
+	}
+}
+
+// What can divide a device is told where the kernel tells it.
+func TestNetworkMeans(t *testing.T) {
+	t.Parallel()
+	host := fstest.MapFS{
+		"proc/self/cgroup":                 {Data: []byte("0::/\n")},
+		"proc/self/mountinfo":              {Data: []byte("31 23 0:28 / /sys/fs/cgroup rw - cgroup2 x rw\n")},
+		"sys/fs/cgroup/cgroup.controllers": {Data: []byte("cpu\n")},
+		"sys/class/net/eth0/speed":         {Data: []byte("1000\n")},
+		"sys/class/net/eth0/device/x":      {},
+	}
+	means := func() (map[string]string, error) { return map[string]string{"eth0": "ceilings by fq"}, nil }
+	if c, _ := Look(host, Probes{Links: means}).Get("network"); c.State != OK || c.Found != "eth0 1000 Mbit/s (ceilings by fq)" {
+		t.Errorf("%+v", c)
+	}
+	fails := func() (map[string]string, error) { return nil, errors.New("rtnetlink: no") }
+	if c, _ := Look(host, Probes{Links: fails}).Get("network"); c.State != Unknown || c.Reason != "rtnetlink: no" {
+		t.Errorf("%+v", c)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -26,6 +25,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/traffic"
@@ -161,15 +161,6 @@ func sendAt(rate string, groups []string) error {
 	return <-failed
 }
 
-// sendSelf is this test binary in a role.
-func sendSelf(ctx context.Context, flags uintptr, role string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), sendEnv+"="+role)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: flags}
-	cmd.Stderr = os.Stderr
-	return cmd
-}
-
 // On a link of the test's own, and groups of the host that it makes: the sender that fills it is
 // named, sends half or less from then on, and the service's answers are quick again; beside it an innocent
 // sender is not touched. In the end all is as before.
@@ -183,19 +174,7 @@ func TestSendReal(t *testing.T) {
 	}
 	t.Parallel()
 	fakekernel.LockHost(t, fakekernel.Alone)
-	cmd := sendSelf(t.Context(), syscall.CLONE_NEWNET|syscall.CLONE_NEWNS, testRole, "-test.run=^TestSendReal$", "-test.v")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	switch {
-	case errors.Is(err, syscall.EPERM):
-		t.Skip("no namespaces: ", err)
-	case err != nil:
-		t.Errorf("%v\n%s", err, &out)
-	case strings.Contains(out.String(), "--- SKIP"):
-		t.Skip(out.String())
-	}
-	t.Log(out.String())
+	testbox.Again(t, sendEnv, testRole, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS)
 }
 
 // ownNetwork has /sys tell of this network namespace, in mounts of this process's own, and /run be empty.
@@ -219,24 +198,6 @@ func ownNetwork(t *testing.T) {
 	}
 }
 
-// lines are what a process says, from its first line on.
-func lines(t *testing.T, cmd *exec.Cmd) *bufio.Scanner {
-	t.Helper()
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	said := bufio.NewScanner(out)
-	if !said.Scan() {
-		t.Fatal("the process ended")
-	}
-	return said
-}
-
 // realGroups makes groups of one name in the tree of each hierarchy that the guard reads.
 func realGroups(t *testing.T, root *kernel.Root, names ...string) (dirs map[string][]string, v2 string) {
 	t.Helper()
@@ -257,18 +218,7 @@ func realGroups(t *testing.T, root *kernel.Root, names ...string) (dirs map[stri
 	for _, name := range names {
 		for _, tree := range trees {
 			dir := filepath.Join(tree, name)
-			if err := root.Mkdir(dir); err != nil {
-				t.Skip(err)
-			}
-			t.Cleanup(func() {
-				for range 100 { // its processes end
-					if err = root.Rmdir(dir); err == nil {
-						return
-					}
-					time.Sleep(20 * time.Millisecond)
-				}
-				t.Error(err)
-			})
+			testbox.Group(t, dir)
 			dirs[name] = append(dirs[name], "/"+dir)
 		}
 	}
@@ -285,12 +235,12 @@ func testSendReal(t *testing.T) {
 	web, hog, mail := fmt.Sprintf("berth-send-%d-web", os.Getpid()), fmt.Sprintf("berth-send-%d-hog", os.Getpid()), fmt.Sprintf("berth-send-%d-mail", os.Getpid())
 	dirs, v2 := realGroups(t, live, web, hog, mail)
 
-	other := sendSelf(t.Context(), syscall.CLONE_NEWNET, farRole)
+	other := testbox.Self(t, sendEnv, farRole, syscall.CLONE_NEWNET)
 	tell, err := other.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := lines(t, other)
+	said := testbox.Start(t, other)
 	in, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", other.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +277,7 @@ func testSendReal(t *testing.T) {
 
 	var mu sync.Mutex
 	var answers []float64 // medians of 250 ms, in ms
-	asks := lines(t, sendSelf(t.Context(), 0, askRole+" "+strings.Join(dirs[web], " ")))
+	asks := testbox.Start(t, testbox.Self(t, sendEnv, askRole+" "+strings.Join(dirs[web], " "), 0))
 	go func() {
 		for asks.Scan() {
 			us, _ := strconv.Atoi(asks.Text())
@@ -355,7 +305,7 @@ func testSendReal(t *testing.T) {
 		slices.Sort(last)
 		return last[len(last)/2], rate
 	}
-	lines(t, sendSelf(t.Context(), 0, sendRole+" 1000000 "+strings.Join(dirs[mail], " ")))
+	testbox.Start(t, testbox.Self(t, sendEnv, sendRole+" 1000000 "+strings.Join(dirs[mail], " "), 0))
 
 	host, err := actuate.Open(actuate.Options{Root: live, Dir: filepath.Join(t.TempDir(), "guard")})
 	if err != nil {
@@ -417,7 +367,7 @@ func testSendReal(t *testing.T) {
 	}
 	time.Sleep(8 * time.Second) // what is usual
 	quiet, _ := now()
-	lines(t, sendSelf(t.Context(), 0, sendRole+" 0 "+strings.Join(dirs[hog], " ")))
+	testbox.Start(t, testbox.Self(t, sendEnv, sendRole+" 0 "+strings.Join(dirs[hog], " "), 0))
 	if e := next(control.Applied); e.Action.Share.Device != nearDevice || e.Action.Share.Send > 7e6 || len(e.Changes) != 2 {
 		t.Errorf("applied %+v", e.Action)
 	}

@@ -164,20 +164,21 @@ func isProcess(name string) bool {
 	return ok && both && number(pid) && number(start) && slices.Contains([]string{"sched.policy", "sched.nice", "sched.cpus", "sched.io"}, file)
 }
 
-// isQdisc says that a name is of a network device's queueing discipline or one of its classes,
-// as kernel/traffic writes them.
-func isQdisc(name string) bool {
-	ok, _ := path.Match("sys/net/*/htb", name)
-	class, _ := path.Match("sys/net/*/htb/????", name)
-	return ok || class
+// isLink says that a name is of what divides a network device, or one of its classes, as
+// kernel/traffic writes them.
+func isLink(name string) bool {
+	return slices.ContainsFunc([]string{"sys/net/*/htb", "sys/net/*/htb/????", "sys/net/*/edt", "sys/net/*/edt/????"}, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
 }
 
-// outside returns an error unless a name is of a queueing discipline, or leads, without symbolic
+// outside returns an error unless a name is of what divides a network device, or leads, without symbolic
 // links, to a tree of control groups, a power setting or how a process is scheduled. Of the
 // mounts around it the innermost counts, and of several at one place the last, which hides the
 // others.
 func (g *ground) outside(name string) error {
-	if isQdisc(name) {
+	if isLink(name) {
 		return nil
 	}
 	if g.err != nil {

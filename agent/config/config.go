@@ -176,6 +176,9 @@ type Workload struct {
 	Power string `json:"power,omitempty"`
 	// Net is its network class, one of classes.net, or none. Default: that of its class of service.
 	Net string `json:"net,omitempty"`
+	// Bandwidth is the most that it may send and receive, through all network devices together
+	// but the loopback device, and beside its network class. Default: no limit.
+	Bandwidth traffic.Limit `json:"bandwidth,omitzero"`
 	// Bind is FullPCPUs (whole cores) or SpreadByPCPUs (a CPU per core first).
 	// Default: the policy's own.
 	Bind place.Bind `json:"bind,omitzero"`

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/place"
 )
 
@@ -43,6 +44,18 @@ func TestNoClass(t *testing.T) {
 	c := parse(t, "classes: {io: {classes: {slow: [{weight: 5}]}}}\nworkloads: [{name: a, match: {cgroup: /a}, cache: none, io: none, power: none}]\n")
 	if got := c.Workloads[0].ClassesOf(); len(got) != 3 || got["io"] != "none" {
 		t.Errorf("%v", got)
+	}
+}
+
+// What a workload may send and receive is read, and what cannot be is told with its field.
+func TestBandwidth(t *testing.T) {
+	t.Parallel()
+	c := parse(t, "workloads: [{name: a, match: {cgroup: /a}, bandwidth: {send: 10Mbit, receive: 2.5Gbit}}]\n")
+	if got := c.Workloads[0].Bandwidth; got != (traffic.Limit{Send: 10e6, Receive: 2.5e9}) {
+		t.Errorf("%+v", got)
+	}
+	if _, err := Parse([]byte(head+"workloads: [{name: a, match: {cgroup: /a}, bandwidth: {send: 10Mb}}]\n"), "n.yaml"); err == nil || !strings.Contains(err.Error(), `workloads[0].bandwidth.send: "10Mb" is no rate`) {
+		t.Errorf("%v", err)
 	}
 }
 

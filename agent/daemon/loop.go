@@ -303,7 +303,7 @@ func idOf(name, path string) string {
 
 // SpecOf is what a configuration wants for a workload of its that is known as id.
 func SpecOf(c *config.NodeConfig, w *config.Workload, id string) agent.Spec {
-	spec := agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup()}
+	spec := agent.Spec{Request: w.Request(id), Limits: c.LimitsOf(w).Cgroup(), Bandwidth: agent.Bandwidth{Limit: w.Bandwidth}}
 	for kind, name := range w.ClassesOf() {
 		spec.SetClass(agent.ClassKind(kind), name)
 	}

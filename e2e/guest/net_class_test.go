@@ -114,21 +114,68 @@ func TestNetClass(t *testing.T) {
 		}
 		return strings.TrimSpace(string(text))
 	}
+	held(t, h, far, root, []trial{
+		{"class", "bulk", traffic.Limit{}, "htb 6be7:"}, {"send limit", "", traffic.Limit{Send: 4e6}, root()}, {"receive limit", "", traffic.Limit{Receive: 4e6}, root()},
+	})
+
+	// With an fq that is there, the device keeps it.
+	addFq(t)
+	n := h.open()
+	defer n.Close()
+	s := agent.Spec{Request: place.Request{ID: "sender", Class: place.LS}, PID: os.Getpid()}
+	s.SetClass(agent.NetClass, "bulk")
+	if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "fq 1:") {
+		t.Errorf("a floor beside fq: %v", err)
+	}
+	h.opt.Classes.Net.Classes = map[string]traffic.Share{"bulk": {Ceiling: traffic.Amount{Rate: 4e6}}}
+	if kernelName() == "6.1" { // it has no tcx
+		n = h.open()
+		defer n.Close()
+		if _, err := n.Place(context.Background(), s); err == nil || !strings.Contains(err.Error(), "which is not replaced") {
+			t.Errorf("beside fq: %v", err)
+		}
+		held(t, h, far, root, []trial{{"send limit by fq", "", traffic.Limit{Send: 4e6}, "fq 1:"}})
+		return
+	}
+	held(t, h, far, root, []trial{{"class by fq", "bulk", traffic.Limit{}, "fq 1:"}, {"send limit by fq", "", traffic.Limit{Send: 4e6}, "fq 1:"}})
+}
+
+// addFq has somebody else put fq at the root of the near device.
+func addFq(t *testing.T) {
+	t.Helper()
+	near, err := net.InterfaceByName(nearDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := netlink.Open(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{Index: near.Index, Handle: 1 << 16, Parent: netlink.Root, Kind: "fq"}.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// trial is a class or a limit of this process, and what the device has meanwhile.
+type trial struct {
+	name, class string
+	limit       traffic.Limit
+	root        string
+}
+
+// held has a node hold this process to classes and limits of 4 Mbit/s, one after the other.
+func held(t *testing.T, h *host, far *os.File, root func() string, trials []trial) {
+	t.Helper()
 	before := root()
 	ctx := context.Background()
 	n := h.open()
+	defer n.Close()
 	// A quarter of a second's bytes of a limit come at once, and a bit more of the class's.
 	const bytes, atLeast = 1 << 20, 1500 * time.Millisecond
 	limited := time.Duration(math.MaxInt64) // the shortest
-	for name, c := range map[string]struct {
-		class string
-		limit traffic.Limit
-		root  string
-	}{
-		"class":         {"bulk", traffic.Limit{}, "htb 6be7:"},
-		"send limit":    {"", traffic.Limit{Send: 4e6}, before},
-		"receive limit": {"", traffic.Limit{Receive: 4e6}, before},
-	} {
+	for _, c := range trials {
+		name := c.name
 		s := agent.Spec{Request: place.Request{ID: "sender", Class: place.LS}, PID: os.Getpid(), Bandwidth: agent.Bandwidth{Limit: c.limit}}
 		s.SetClass(agent.NetClass, c.class)
 		w, err := n.Place(ctx, s)

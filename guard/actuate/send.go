@@ -12,7 +12,7 @@ import (
 )
 
 // What a group sends is limited by a class of a network device, on devices that the operator has
-// divided into network classes: on those, and no others, is a discipline of Berth's.
+// divided into network classes: on those, and no others, is a discipline or a program of Berth's.
 
 const lowerRate = "a lower rate of what a group sends"
 
@@ -79,7 +79,7 @@ func (h *Host) Sending(group string, link int) control.Sending {
 	return s
 }
 
-// notDivided is of a device without Berth's discipline.
+// notDivided is of a device that Berth does not divide.
 func notDivided(what string) error {
 	return &kernel.NotSupportedError{
 		Feature: lowerRate, Reason: what + " is not divided into network classes, and the guard limits nothing that nobody named",
@@ -96,7 +96,7 @@ func (h *Host) planSend(a control.Action) (kernel.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d := net.Devices[a.Share.Device]; d == nil || !d.Ours {
+	if d := net.Devices[a.Share.Device]; d == nil || d.By == "" {
 		return nil, notDivided(a.Share.Device)
 	}
 	minor, ok := h.lowered[a.Group]

@@ -277,12 +277,12 @@ func (d *dying) last(do func() error) error {
 	panic(killed{})
 }
 
-func (d *dying) SetClass(index int, minor uint16, c traffic.Class) error {
-	return d.last(func() error { return d.Network.SetClass(index, minor, c) })
+func (d *dying) SetClass(by traffic.Mechanism, index int, minor uint16, c traffic.Class) error {
+	return d.last(func() error { return d.Network.SetClass(by, index, minor, c) })
 }
 
-func (d *dying) RemoveClass(index int, minor uint16) error {
-	return d.last(func() error { return d.Network.RemoveClass(index, minor) })
+func (d *dying) RemoveClass(by traffic.Mechanism, index int, minor uint16) error {
+	return d.last(func() error { return d.Network.RemoveClass(by, index, minor) })
 }
 
 func (d *dying) SetMark(group string, minor uint16) error {

@@ -62,7 +62,8 @@ is memory bandwidth. DEFAULT is all work without a class. Groups of other progra
 shown and never changed.
 I/O classes are listed with what they come to on the disks that there are now.
 Of power there is a row for each profile: its CPUs, and what these have now.
-Network classes are listed with their floor, ceiling and priority on each device.
+Network classes are listed with their floor, ceiling and priority on each device, and
+below them what single workloads may send and receive at most.
 
 Classes come from the agent's configuration or, without an agent, from what the workloads
 there are were started with. --file shows what a file would come to, and writes nothing.
@@ -118,7 +119,7 @@ func reportClasses(cmd *cobra.Command, file string) (r classReport, err error) {
 	some := false
 	for i := range r.Kinds {
 		lacks = append(lacks, r.Kinds[i].Lacks())
-		some = some || len(r.Kinds[i].Classes) > 0
+		some = some || len(r.Kinds[i].Classes) > 0 || len(r.Kinds[i].Limits) > 0
 	}
 	if err == nil && !some {
 		err = errors.Join(lacks...)
@@ -131,7 +132,7 @@ func (r classReport) text() string {
 	if r.Planned {
 		b.WriteString("This is what the file comes to; nothing is written.\n\n")
 	}
-	kinds := slices.DeleteFunc(slices.Clone(r.Kinds), func(s agent.ClassSection) bool { return s.Lacks() == nil && len(s.Classes) == 0 })
+	kinds := slices.DeleteFunc(slices.Clone(r.Kinds), func(s agent.ClassSection) bool { return s.Lacks() == nil && len(s.Classes) == 0 && len(s.Limits) == 0 })
 	if len(kinds) == 0 {
 		b.WriteString("no classes are defined\n")
 	}
@@ -153,7 +154,10 @@ func (r classReport) text() string {
 		if draw == nil {
 			draw = drawTable
 		}
-		draw(&b, s)
+		if len(s.Classes) > 0 {
+			draw(&b, s)
+		}
+		drawLimits(&b, s.Limits)
 		for _, note := range s.Notes {
 			fmt.Fprintf(&b, "note: %s\n", plain.Line(note))
 		}
@@ -176,6 +180,31 @@ func drawTable(b *strings.Builder, s *agent.ClassSection) {
 			words = append(words, v.Of+" "+v.Value)
 		}
 		rows = append(rows, []string{plain.Line(c.Name), plain.Line(strings.Join(words, ", ")), who(c)})
+	}
+	b.WriteString("\n")
+	plain.Columns(b, rows)
+}
+
+// drawLimits writes what single workloads may send and receive.
+func drawLimits(b *strings.Builder, limits []agent.WorkloadLimit) {
+	if len(limits) == 0 {
+		return
+	}
+	rows := [][]string{{"WORKLOAD", "SENDS AT MOST", "RECEIVES AT MOST"}}
+	for _, l := range limits {
+		name := plain.Line(l.Workload)
+		if l.Around {
+			name = "the pod of " + name
+		}
+		row := []string{name}
+		for _, most := range []float64{l.Send, l.Receive} {
+			text := absent
+			if most > 0 {
+				text = traffic.Rate(most).String()
+			}
+			row = append(row, text)
+		}
+		rows = append(rows, row)
 	}
 	b.WriteString("\n")
 	plain.Columns(b, rows)

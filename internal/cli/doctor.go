@@ -15,6 +15,8 @@ import (
 
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
 )
 
 func doctorCommand() *cobra.Command {
@@ -91,9 +93,26 @@ func examine(dir string) (*doctor.Report, error) {
 	}
 	probes := doctor.Probes{}
 	if isLive(dir) {
-		probes.HardwareCounter = doctor.HardwareCounter
+		probes.HardwareCounter, probes.Links = doctor.HardwareCounter, links
 	}
 	return doctor.Look(fsys, probes), nil
+}
+
+// links are what can divide each network device of the live host.
+func links() (map[string]string, error) {
+	root, err := kernel.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	h, err := traffic.Read(traffic.Over(root).FS(), nil)
+	if err != nil {
+		return nil, err
+	}
+	words := map[string]string{}
+	for name, d := range h.Devices {
+		words[name] = d.Means()
+	}
+	return words, nil
 }
 
 // screen writes aligned text for people.

@@ -50,7 +50,13 @@ usage.`,
 				if err != nil {
 					return err
 				}
-				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, verbose) })
+				var classes agent.ClassReport
+				if w.Classes[agent.NetClass] != "" {
+					if classes, err = n.ClassReport(cmd.Context()); err != nil {
+						return err
+					}
+				}
+				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, classes.LinksOf(&w), verbose) })
 			})
 		},
 	}
@@ -114,9 +120,9 @@ func cpuWords(cpus cpuset.Set) string {
 	return "CPUs " + cpus.String()
 }
 
-// explanation describes the CPUs and limits of a workload and, below a line "why", the
-// candidates at each choice.
-func explanation(w *agent.Workload, why bool) string {
+// explanation describes the CPUs and limits of a workload, what its network class has of devices
+// and, below a line "why", the candidates at each choice.
+func explanation(w *agent.Workload, links []agent.ClassLink, why bool) string {
 	var b strings.Builder
 	r, g := &w.Spec.Request, w.Grant
 	asked := r.Class.String()
@@ -138,6 +144,10 @@ func explanation(w *agent.Workload, why bool) string {
 			has += ", of class " + r.Class.String()
 		}
 		add(string(kind)+" class", cmp.Or(has, asked))
+	}
+	for i := range links {
+		l := &links[i]
+		add("through "+l.Device, fmt.Sprintf("%s (%s: %s)", l.Text(), strings.ToUpper(string(l.By)), l.Why))
 	}
 	add("network", bandwidthText(&w.Spec.Bandwidth))
 	add("limits", limitsText(&w.Limits))

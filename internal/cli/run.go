@@ -204,7 +204,7 @@ func (f *runFlags) begin(cmd *cobra.Command, n node, spec agent.Spec, path strin
 // announce prints explanation and warnings before the command runs.
 func (f *runFlags) announce(out io.Writer, w *agent.Workload) {
 	if f.explain {
-		_, _ = io.WriteString(out, explanation(w, true))
+		_, _ = io.WriteString(out, explanation(w, nil, true))
 		return
 	}
 	if f.quiet {
@@ -237,7 +237,7 @@ func (f *runFlags) preview(cmd *cobra.Command, n node, spec agent.Spec) error {
 		Workload agent.Workload `json:"workload"`
 		Plan     kernel.Plan    `json:"plan"`
 	}{w, plan}, func() string {
-		text := explanation(&w, f.explain)
+		text := explanation(&w, nil, f.explain)
 		if len(plan) > 0 {
 			text += "\nwrites\n" + plan.String()
 		}

@@ -92,7 +92,7 @@ func (f *runFlags) team(cmd *cobra.Command) (*team, error) {
 			continue
 		}
 		m := &member{name: c.Name, path: path, argv: c.Command}
-		m.spec = agent.Spec{Request: c.Request(c.Name), Limits: c.Limits.Cgroup()}
+		m.spec = agent.Spec{Request: c.Request(c.Name), Limits: c.Limits.Cgroup(), Bandwidth: agent.Bandwidth{Limit: c.Bandwidth}}
 		for kind, name := range c.ClassesOf() {
 			m.spec.SetClass(agent.ClassKind(kind), name)
 		}
@@ -210,7 +210,7 @@ func (g *team) preview(ctx context.Context, n node) error {
 	}{all, plan}, func() string {
 		var parts []string
 		for i := range all {
-			parts = append(parts, explanation(&all[i], g.flags.explain))
+			parts = append(parts, explanation(&all[i], nil, g.flags.explain))
 		}
 		if len(plan) > 0 {
 			parts = append(parts, "writes\n"+plan.String())
@@ -285,7 +285,7 @@ func (g *team) place(ctx context.Context) error {
 			}
 		}
 		if g.flags.explain {
-			g.say(explanation(w, true))
+			g.say(explanation(w, nil, true))
 		} else {
 			g.tell(fmt.Sprintf("%s runs on %s", w.ID(), list(w.CPUs)))
 		}

@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/power"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
@@ -33,6 +34,7 @@ type specFlags struct {
 	weight, ioWeight int
 	mode             place.Mode
 	shared           place.Milli
+	send, receive    traffic.Rate
 	group            string
 	classes          map[agent.ClassKind]*className
 
@@ -52,6 +54,8 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.Var(&share{&f.weight}, "weight", "`share` of CPU time among workloads, 1 to 10000; the kernel's default is 100")
 	fs.TextVar(&f.quota, "quota", quota{}, "most CPU `time`: CPUs (2, 500m), part of one CPU (50%) or time per period (200ms/100ms); max removes a limit")
 	fs.Var(&share{&f.ioWeight}, "io-weight", "`share` of disk time among workloads, 1 to 10000; the kernel's default is 100")
+	fs.Var(&rate{&f.send}, "send", "most that it may send through all network devices together, as in `100Mbit`; max removes a limit")
+	fs.Var(&rate{&f.receive}, "receive", "most that it may receive, as in `100Mbit`; max removes a limit")
 	fs.TextVar(&f.mode, "mode", place.Auto, "how much of --cpus is exclusive: all (exclusive), none (shared), or the whole CPUs (mixed, and --shared from a pool; default by class)")
 	fs.TextVar(&f.shared, "shared", place.Milli(0), "with --mode mixed, `amount` of --cpus that comes from a pool (default what it has beyond whole CPUs)")
 	fs.StringArrayVar(&f.devices, "device", nil, "`device` to have and to be near, NAME or KIND=COUNT, of those of the agent's configuration; may be repeated")
@@ -143,6 +147,8 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 		"weight":    func() { l.Weight, l.Idle = f.weight, cgroup.Leave },
 		"quota":     func() { l.Quota, l.Period = f.quota.quota, f.quota.period },
 		"io-weight": func() { l.IOWeight = f.ioWeight },
+		"send":      func() { s.Bandwidth.Send = f.send },
+		"receive":   func() { s.Bandwidth.Receive = f.receive },
 	} {
 		if cmd.Flags().Changed(flag) {
 			set()
@@ -150,6 +156,9 @@ func (f *specFlags) apply(cmd *cobra.Command, s *agent.Spec) error {
 	}
 	if cmd.Flags().Changed("mems") {
 		s.Mems = f.mems
+	}
+	if s.Bandwidth.Around && (cmd.Flags().Changed("send") || cmd.Flags().Changed("receive")) {
+		errs = append(errs, errors.New("--send, --receive: its pod says what that may send and receive, by annotations"))
 	}
 	setClasses(cmd, s, f.classes)
 	errs = append(errs, f.applyUses(cmd, s))
@@ -272,6 +281,29 @@ func (s *share) Set(text string) error {
 	}
 	*s.of = n
 	return nil
+}
+
+// rate is a flag's value of bits per second; max is no limit.
+type rate struct{ of *traffic.Rate }
+
+// Type returns "rate".
+func (rate) Type() string { return "rate" }
+
+// String returns the rate, "" for none.
+func (r *rate) String() string {
+	if r.of == nil || *r.of == 0 {
+		return ""
+	}
+	return r.of.String()
+}
+
+// Set reads a rate or max.
+func (r *rate) Set(text string) error {
+	if text == "max" {
+		*r.of = 0
+		return nil
+	}
+	return r.of.UnmarshalText([]byte(text))
 }
 
 // quota is CPU time per period; a period of 0 is the kernel's default.

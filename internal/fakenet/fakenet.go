@@ -4,6 +4,7 @@ package fakenet
 
 import (
 	"io/fs"
+	"maps"
 	"sync"
 	"syscall"
 
@@ -17,6 +18,7 @@ type Network struct {
 	devices map[string]*device
 	marks   map[string]marked // by group
 	limits  map[string]limited
+	shared  map[string]shared
 	// Writes counts what was changed.
 	Writes int
 	// Reads counts the readings of all roots.
@@ -26,12 +28,25 @@ type Network struct {
 type device struct {
 	index       int
 	normal, now traffic.Qdisc
-	classes     map[uint16]traffic.Class
+	classes     map[uint16]traffic.Class // of HTB
+	paced       map[uint16]traffic.Class // of EDT; nil without its program
+}
+
+func (d *device) of(by traffic.Mechanism) *map[uint16]traffic.Class {
+	if by == traffic.EDT {
+		return &d.paced
+	}
+	return &d.classes
 }
 
 type marked struct {
 	inode uint64
 	minor uint16
+}
+
+type shared struct {
+	inode uint64
+	with  traffic.Together
 }
 
 type limited struct {
@@ -47,7 +62,7 @@ const (
 // New returns a network with devices that have the kernel's default discipline, and marks of
 // the control groups of a tree.
 func New(groups fs.FS, devices ...string) *Network {
-	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}}
+	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}, shared: map[string]shared{}}
 	for _, name := range devices {
 		n.Plug(name)
 	}
@@ -88,7 +103,14 @@ func (n *Network) Put(name string, q traffic.Qdisc) {
 	d.now, d.classes = q, nil
 }
 
-// Of returns the root of a device and its classes, as they are now.
+// PacedBy returns the classes that a device has by EDT; nil if that does not divide it.
+func (n *Network) PacedBy(name string) map[uint16]traffic.Class {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.devices[name].paced
+}
+
+// Of returns the root of a device and its classes of HTB, as they are now.
 func (n *Network) Of(name string) (root traffic.Qdisc, classes map[uint16]traffic.Class) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -140,58 +162,76 @@ func (n *Network) Roots() (map[int]traffic.Qdisc, error) {
 	return all, nil
 }
 
-// AddRoot implements traffic.Calls.
-func (n *Network) AddRoot(index int) error {
+// Paced implements traffic.Calls.
+func (n *Network) Paced() (map[int]bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := map[int]bool{}
+	for _, d := range n.devices {
+		all[d.index] = d.paced != nil
+	}
+	return all, nil
+}
+
+// Divide implements traffic.Calls.
+func (n *Network) Divide(by traffic.Mechanism, index int) error {
 	return n.change(index, func(d *device) error {
-		if d.now.Handle != 0 {
+		switch {
+		case by == traffic.EDT && d.paced == nil:
+		case by == traffic.HTB && d.now.Handle == 0:
+			d.now = traffic.Qdisc{Kind: "htb", Handle: root}
+		default:
 			return syscall.EEXIST
 		}
-		d.now, d.classes = traffic.Qdisc{Kind: "htb", Handle: root}, map[uint16]traffic.Class{}
+		*d.of(by) = map[uint16]traffic.Class{}
 		return nil
 	})
 }
 
-// RemoveRoot implements traffic.Calls.
-func (n *Network) RemoveRoot(index int) error {
+// Join implements traffic.Calls.
+func (n *Network) Join(by traffic.Mechanism, index int) error {
 	return n.change(index, func(d *device) error {
-		if d.now.Handle != root {
+		switch {
+		case by == traffic.EDT && d.paced != nil:
+		case by == traffic.HTB && d.now.Handle == root:
+			d.now = d.normal
+		default:
 			return syscall.EINVAL
 		}
-		d.now, d.classes = d.normal, nil
+		*d.of(by) = nil
 		return nil
 	})
 }
 
 // Classes implements traffic.Calls.
-func (n *Network) Classes(index int) (all map[uint16]traffic.Class, err error) {
+func (n *Network) Classes(by traffic.Mechanism, index int) (all map[uint16]traffic.Class, err error) {
 	all = map[uint16]traffic.Class{}
 	err = n.at(index, func(d *device) error {
-		for minor, c := range d.classes {
-			all[minor] = c
-		}
+		maps.Copy(all, *d.of(by))
 		return nil
 	})
 	return all, err
 }
 
 // SetClass implements traffic.Calls.
-func (n *Network) SetClass(index int, minor uint16, c traffic.Class) error {
+func (n *Network) SetClass(by traffic.Mechanism, index int, minor uint16, c traffic.Class) error {
 	return n.change(index, func(d *device) error {
-		if _, ok := d.classes[parent]; c.Rate == 0 || minor == 0 || d.classes == nil || !ok && minor != parent {
+		classes := *d.of(by)
+		if _, ok := classes[parent]; c.Rate == 0 || minor == 0 || classes == nil || by == traffic.HTB && !ok && minor != parent {
 			return syscall.EINVAL
 		}
-		d.classes[minor] = c
+		classes[minor] = c
 		return nil
 	})
 }
 
 // RemoveClass implements traffic.Calls.
-func (n *Network) RemoveClass(index int, minor uint16) error {
+func (n *Network) RemoveClass(by traffic.Mechanism, index int, minor uint16) error {
 	return n.change(index, func(d *device) error {
-		if minor == parent {
+		if by == traffic.HTB && minor == parent {
 			return syscall.EBUSY
 		}
-		delete(d.classes, minor)
+		delete(*d.of(by), minor)
 		return nil
 	})
 }
@@ -252,6 +292,30 @@ func (n *Network) SetLimit(group string, l traffic.Limit) error {
 		return err
 	}
 	n.limits[group] = limited{inode, l}
+	n.Writes++
+	return nil
+}
+
+// Together implements traffic.Calls.
+func (n *Network) Together(group string) (traffic.Together, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if s := n.shared[group]; err == nil && s.inode == inode {
+		return s.with, nil
+	}
+	return traffic.Together{}, err
+}
+
+// SetTogether implements traffic.Calls.
+func (n *Network) SetTogether(group string, with traffic.Together) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if err != nil {
+		return err
+	}
+	n.shared[group] = shared{inode, with}
 	n.Writes++
 	return nil
 }

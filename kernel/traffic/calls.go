@@ -3,8 +3,10 @@ package traffic
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,17 +32,57 @@ func (systemCalls) Devices() (map[string]int, error) {
 	return devices, err
 }
 
+// Roots tells that a device paces only where the kernel lets EDT say when.
 func (systemCalls) Roots() (map[int]Qdisc, error) {
-	roots := map[int]Qdisc{}
-	err := dump(unix.RTM_GETQDISC, netlink.Queue{}, func(m netlink.Queue) {
-		if m.Parent == netlink.Root {
-			roots[m.Index] = Qdisc{m.Kind, m.Handle}
-		}
-	})
+	roots, err := disciplines()
+	for index, q := range roots {
+		q.Paces = q.Paces && pacers.possible(index)
+		roots[index] = q
+	}
 	return roots, err
 }
 
-func (systemCalls) AddRoot(index int) error {
+// disciplines are the roots of the devices, by index. mq keeps packets until they are due where
+// the disciplines of all its queues do (fq in net/sched/sch_fq.c).
+func disciplines() (map[int]Qdisc, error) {
+	const keeps, spreads = "fq", "mq"
+	roots, below := map[int]Qdisc{}, map[int][]string{}
+	err := dump(unix.RTM_GETQDISC, netlink.Queue{}, func(m netlink.Queue) {
+		if m.Parent == netlink.Root {
+			roots[m.Index] = Qdisc{Kind: m.Kind, Handle: m.Handle, Paces: m.Kind == keeps}
+		} else {
+			below[m.Index] = append(below[m.Index], m.Kind)
+		}
+	})
+	for index, kinds := range below {
+		if q := roots[index]; q.Kind == spreads {
+			q.Paces = !slices.ContainsFunc(kinds, func(kind string) bool { return kind != keeps })
+			roots[index] = q
+		}
+	}
+	return roots, err
+}
+
+// Paced tells what may be asked: who may not list the programs of devices sees none.
+func (systemCalls) Paced() (map[int]bool, error) {
+	devices, err := systemCalls{}.Devices()
+	paced := map[int]bool{}
+	for _, index := range devices {
+		err := pacers.each(index, func(*ebpf.Program, uint64) error { paced[index] = true; return nil })
+		if errors.Is(err, syscall.EINVAL) {
+			return nil, nil // the kernel has none (possible)
+		}
+		if err != nil && !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.EPERM) {
+			return nil, err
+		}
+	}
+	return paced, err
+}
+
+func (systemCalls) Divide(by Mechanism, index int) error {
+	if by == EDT {
+		return pacers.set(index, pacer)
+	}
 	err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{
 		Index: index, Handle: major << 16, Parent: netlink.Root, Kind: "htb", Options: htbOptions(),
 	})
@@ -50,11 +92,17 @@ func (systemCalls) AddRoot(index int) error {
 	return err
 }
 
-func (systemCalls) RemoveRoot(index int) error {
+func (systemCalls) Join(by Mechanism, index int) error {
+	if by == EDT {
+		return pacers.set(index, 0)
+	}
 	return request(unix.RTM_DELQDISC, 0, netlink.Queue{Index: index, Handle: major << 16, Parent: netlink.Root})
 }
 
-func (systemCalls) Classes(index int) (map[uint16]Class, error) {
+func (systemCalls) Classes(by Mechanism, index int) (map[uint16]Class, error) {
+	if by == EDT {
+		return paces(index)
+	}
 	classes := map[uint16]Class{}
 	var bad error
 	err := dump(unix.RTM_GETTCLASS, netlink.Queue{Index: index}, func(m netlink.Queue) {
@@ -68,7 +116,10 @@ func (systemCalls) Classes(index int) (map[uint16]Class, error) {
 	return classes, errors.Join(err, bad)
 }
 
-func (systemCalls) SetClass(index int, minor uint16, c Class) error {
+func (systemCalls) SetClass(by Mechanism, index int, minor uint16, c Class) error {
+	if by == EDT {
+		return withPaces(index, func(m *ebpf.Map) error { return m.Put(uint32(minor), paceOf(c)) })
+	}
 	parent := uint32(major<<16 | linkMinor)
 	if minor == linkMinor {
 		parent = major << 16
@@ -78,9 +129,14 @@ func (systemCalls) SetClass(index int, minor uint16, c Class) error {
 	})
 }
 
-func (systemCalls) RemoveClass(index int, minor uint16) error {
-	err := request(unix.RTM_DELTCLASS, 0, netlink.Queue{Index: index, Handle: major<<16 | uint32(minor)})
-	if errors.Is(err, syscall.ENOENT) {
+func (systemCalls) RemoveClass(by Mechanism, index int, minor uint16) error {
+	var err error
+	if by == EDT {
+		err = withPaces(index, func(m *ebpf.Map) error { return m.Delete(uint32(minor)) })
+	} else {
+		err = request(unix.RTM_DELTCLASS, 0, netlink.Queue{Index: index, Handle: major<<16 | uint32(minor)})
+	}
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
 	return err
@@ -104,43 +160,89 @@ func (systemCalls) SetMark(group string, minor uint16) error {
 
 func (systemCalls) Limit(group string) (l Limit, err error) {
 	// Of two, left by a kill, the smaller holds.
+	sends := func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Send: rateOf(rate)}); return nil }
 	err = withGroup(group, func(fd int) error {
 		return errors.Join(
-			sending.each(fd, func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Send: rateOf(rate)}); return nil }),
+			sending.each(fd, sends), pacing.each(fd, sends),
 			receiving.each(fd, func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Receive: rateOf(rate)}); return nil }))
 	})
 	return l, err
 }
 
 func (systemCalls) SetLimit(group string, l Limit) error {
+	roots, err := disciplines()
+	if err != nil {
+		return err
+	}
+	is, other := sending, pacing
+	if slices.ContainsFunc(slices.Collect(maps.Values(roots)), func(q Qdisc) bool { return q.Paces }) {
+		is, other = pacing, sending
+	}
 	return withGroup(group, func(fd int) error {
-		return errors.Join(sending.set(fd, l.Send.bytes()), receiving.set(fd, l.Receive.bytes()))
+		err := is.set(fd, l.Send.bytes())
+		if err == nil {
+			err = other.set(fd, 0)
+		}
+		return errors.Join(err, receiving.set(fd, l.Receive.bytes()))
 	})
 }
 
-// programs are those of a kind that control groups have of Berth. Each has a number, in its name
-// and its instructions.
+func (systemCalls) Together(group string) (s Together, err error) {
+	err = withGroup(group, func(fd int) error {
+		return together.each(fd, func(_ *ebpf.Program, number uint64) error {
+			// Of two, left by a kill, the smaller holds.
+			if of := togetherOf(number); s == (Together{}) || of.Rate < s.Rate {
+				s = of
+			}
+			return nil
+		})
+	})
+	return s, err
+}
+
+func (systemCalls) SetTogether(group string, s Together) error {
+	return withGroup(group, func(fd int) error { return together.set(fd, receivesTogether(s)) })
+}
+
+// programs are those of a kind that control groups, or devices, have of Berth. Each has a number,
+// in its name and its instructions.
 type programs struct {
+	of     ebpf.ProgramType
 	attach ebpf.AttachType
+	at     string // what has them
 	does   string
 	prefix string // of names
 	base   int    // of the number in them
 	digits int    // that it has at least
-	make   func(number uint64, state int) asm.Instructions
-	state  bool // it has one: a map of a number
+	code   func(number uint64, state int) asm.Instructions
+	state  func() (*ebpf.MapSpec, error) // what it keeps, nil for nothing
+	flags  uint32
+	anchor link.Anchor // its place among others
+	common bool        // all that have one of a number have the same
+}
+
+// atGroups are programs of control groups.
+func atGroups(attach ebpf.AttachType, does, prefix string, base, digits int, code func(uint64, int) asm.Instructions, state func() (*ebpf.MapSpec, error)) *programs {
+	return &programs{ebpf.CGroupSKB, attach, "control group", does, prefix, base, digits, code, state, unix.BPF_F_ALLOW_MULTI, nil, false}
 }
 
 var (
-	marks     = &programs{ebpf.AttachCGroupInetEgress, "marks packets", "berth_net_", 16, 4, marker, false}
-	sending   = &programs{ebpf.AttachCGroupInetEgress, "limits what is sent", "berth_o", 36, 1, sendLimiter, true}
-	receiving = &programs{ebpf.AttachCGroupInetIngress, "limits what is received", "berth_i", 36, 1, receiveLimiter, true}
+	marks     = atGroups(ebpf.AttachCGroupInetEgress, "marks packets", "berth_net_", 16, 4, marker, nil)
+	sending   = atGroups(ebpf.AttachCGroupInetEgress, "limits what is sent", "berth_o", 36, 1, sendLimiter, clock)
+	pacing    = atGroups(ebpf.AttachCGroupInetEgress, "says when packets leave", "berth_e", 36, 1, paceLimiter, clockAndDevices)
+	receiving = atGroups(ebpf.AttachCGroupInetIngress, "limits what is received", "berth_i", 36, 1, receiveLimiter, clock)
+	// The name, of at most 15 bytes, has room for all numbers of receivesTogether.
+	together = &programs{
+		of: ebpf.CGroupSKB, attach: ebpf.AttachCGroupInetIngress, at: "control group", does: "limits what a class receives",
+		prefix: "brt_", base: 36, digits: 1, code: togetherLimiter, state: clock, flags: unix.BPF_F_ALLOW_MULTI, common: true,
+	}
 )
 
 // spec is the program of a number.
 func (k *programs) spec(number uint64, state int) *ebpf.ProgramSpec {
 	digits := strconv.FormatUint(number, k.base)
 	name := k.prefix + strings.Repeat("0", max(k.digits-len(digits), 0)) + digits
-	return &ebpf.ProgramSpec{Name: name, Type: ebpf.CGroupSKB, AttachType: k.attach, License: "GPL", Instructions: numbered(k.make(number, state))}
+	return &ebpf.ProgramSpec{Name: name, Type: k.of, AttachType: k.attach, License: "GPL", Instructions: numbered(k.code(number, state))}
 }
 
 // marker gives packets the number of a class, by which HTB finds it without a filter
@@ -148,60 +250,100 @@ func (k *programs) spec(number uint64, state int) *ebpf.ProgramSpec {
 // those of outer groups run after it. Programs of control groups may write the priority
 // (cg_skb_is_valid_access in net/core/filter.c).
 func marker(minor uint64, _ int) asm.Instructions {
-	const priority = 32 // offset in struct __sk_buff
 	return asm.Instructions{
-		asm.LoadMem(asm.R2, asm.R1, priority, asm.Word),
+		asm.LoadMem(asm.R2, asm.R1, skbPriority, asm.Word),
 		asm.RSh.Imm(asm.R2, 16),
 		asm.JEq.Imm(asm.R2, major, "end"),
 		asm.Mov.Imm(asm.R2, major<<16|int32(minor)),
-		asm.StoreMem(asm.R1, priority, asm.R2, asm.Word),
+		asm.StoreMem(asm.R1, skbPriority, asm.R2, asm.Word),
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("end"),
 		asm.Return(),
 	}
 }
 
-// set has a control group have the program of a number and no other of the kind, 0 for none. It
-// attaches that before it detaches another. It stays beside those of other programs, and without
-// its maker: no link holds it.
-func (k *programs) set(group int, number uint64) error {
+// set has a control group, by its descriptor, or a device, by its index, have the program of a
+// number and no other of the kind, 0 for none. It attaches that before it detaches another. It
+// stays beside those of other programs, and without its maker: no link holds it.
+func (k *programs) set(target int, number uint64) error {
 	is := false
-	err := k.each(group, func(_ *ebpf.Program, of uint64) error { is = is || of == number; return nil })
+	err := k.each(target, func(_ *ebpf.Program, of uint64) error { is = is || of == number; return nil })
 	if err != nil {
 		return err
 	}
 	if number != 0 && !is {
-		if err := k.add(group, number); err != nil {
+		if err := k.add(target, number); err != nil {
 			return err
 		}
 	}
-	return k.each(group, func(p *ebpf.Program, of uint64) error {
+	return k.each(target, func(p *ebpf.Program, of uint64) error {
 		if of == number {
 			return nil
 		}
-		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: group, Program: p, Attach: k.attach})
+		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: target, Program: p, Attach: k.attach})
 	})
 }
 
-func (k *programs) add(group int, number uint64) error {
+// add attaches the program of a number.
+func (k *programs) add(target int, number uint64) error {
+	p, err := k.load(number)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: target, Program: p, Attach: k.attach, Flags: k.flags, Anchor: k.anchor})
+	if errors.Is(err, syscall.EPERM) && k.of == ebpf.CGroupSKB {
+		err = fmt.Errorf("%w: it takes CAP_NET_ADMIN and CAP_BPF, and no program in a group around it that allows no others ('bpftool cgroup tree' lists them)", err)
+	}
+	return err
+}
+
+// load returns the program of a number, with a map of its own; one that others have already where
+// it is common to them.
+func (k *programs) load(number uint64) (p *ebpf.Program, err error) {
+	if k.common {
+		if p, err = k.running(number); p != nil || err != nil {
+			return p, err
+		}
+	}
 	state := 0
-	if k.state {
-		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: strings.TrimSuffix(k.prefix, "_"), Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if k.state != nil {
+		spec, err := k.state()
 		if err != nil {
-			return fmt.Errorf("make the map of the program that %s: %w", k.does, err)
+			return nil, err
+		}
+		spec.Name = strings.TrimSuffix(k.prefix, "_")
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			return nil, fmt.Errorf("make the map of the program that %s: %w", k.does, err)
 		}
 		defer m.Close() // the program holds it
 		state = m.FD()
 	}
-	p, err := ebpf.NewProgram(k.spec(number, state))
-	if err != nil {
-		return fmt.Errorf("load the program that %s: %w", k.does, err)
+	if p, err = ebpf.NewProgram(k.spec(number, state)); err != nil {
+		return nil, fmt.Errorf("load the program that %s: %w", k.does, err)
 	}
-	defer p.Close()
-	err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: group, Program: p, Attach: k.attach, Flags: unix.BPF_F_ALLOW_MULTI})
-	if errors.Is(err, syscall.EPERM) {
-		err = fmt.Errorf("%w: it takes CAP_NET_ADMIN and CAP_BPF, and no program in a group around it that allows no others ('bpftool cgroup tree' lists them)", err)
+	return p, nil
+}
+
+// running returns the program of a number that is in the kernel, nil if none is.
+func (k *programs) running(number uint64) (found *ebpf.Program, err error) {
+	for id := ebpf.ProgramID(0); found == nil; {
+		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		if err == nil {
+			err = k.with(id, func(p *ebpf.Program, of uint64) (err error) {
+				if of == number {
+					found, err = p.Clone()
+				}
+				return err
+			})
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, permitted("look for the program that "+k.does, err)
+		}
 	}
-	return err
+	return found, nil
 }
 
 // numbered has jumps to labels be to where those are: before a program is loaded a label has no
@@ -237,21 +379,21 @@ func bare(err error) error {
 	return err
 }
 
-// each calls do for each program of the kind at a control group, with its number.
-func (k *programs) each(group int, do func(p *ebpf.Program, number uint64) error) error {
-	all, err := link.QueryPrograms(link.QueryOptions{Target: group, Attach: k.attach})
+// each calls do for each program of the kind at a control group or a device, with its number.
+func (k *programs) each(target int, do func(p *ebpf.Program, number uint64) error) error {
+	all, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: k.attach})
 	if err != nil {
-		return permitted("list the programs of the control group", err)
+		return permitted("list the programs of the "+k.at, err)
 	}
 	for _, a := range all.Programs {
 		if err := k.with(a.ID, do); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return permitted(fmt.Sprintf("program %d of the control group", a.ID), err)
+			return permitted(fmt.Sprintf("program %d of the %s", a.ID, k.at), err)
 		}
 	}
 	return nil
 }
 
-// permitted is the error of something done to programs of a control group, and what it takes.
+// permitted is the error of something done to programs, and what it takes.
 func permitted(what string, err error) error {
 	if errors.Is(err, syscall.EPERM) {
 		return fmt.Errorf("%s: %w: it takes CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN", what, err)
@@ -272,7 +414,7 @@ func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint6
 		return err
 	}
 	digits, ours := strings.CutPrefix(info.Name, k.prefix)
-	number, err := strconv.ParseUint(digits, k.base, 48)
+	number, err := strconv.ParseUint(digits, k.base, 64)
 	if !ours || err != nil || number == 0 || k.spec(number, 0).Compatible(info) != nil {
 		return nil
 	}

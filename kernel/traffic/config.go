@@ -49,6 +49,9 @@ type Share struct {
 	// together but the loopback device, as in 100Mbit: what arrives beyond it is dropped.
 	// Default: no limit.
 	Receive Rate `json:"receive,omitzero"`
+	// ReceiveTogether is what all workloads of the class may receive at most together, as Receive.
+	// Default: no limit.
+	ReceiveTogether Rate `json:"receiveTogether,omitzero"`
 }
 
 // Others is the name of what all without a class have.
@@ -199,7 +202,19 @@ func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name)
 // Divides reports whether there is a class of the name that devices have: one that says only what
 // its workloads receive is among the others there.
 func (c *Config) Divides(name string) bool {
-	return c.Has(name) && c.Classes[name] != Share{Receive: c.Classes[name].Receive}
+	if !c.Has(name) {
+		return false
+	}
+	s := c.Classes[name]
+	return s != Share{Receive: s.Receive, ReceiveTogether: s.ReceiveTogether}
+}
+
+// TogetherOf returns what the workloads of a class receive together.
+func (c *Config) TogetherOf(class string) (s Together) {
+	if rate := c.Classes[class].ReceiveTogether; rate > 0 {
+		s = Together{idsOf(c.Names())[class], rate}
+	}
+	return s
 }
 
 // divided are the names of the classes that devices have, sorted.
@@ -234,12 +249,12 @@ func (c *Config) Validate() error {
 	for _, name := range c.Names() {
 		at, s := "classes."+name, c.Classes[name]
 		want(className.MatchString(name) && name != "none" && name != Others, at, "%q is not a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first; none is no class, and others what all without have", name)
-		want(s != Share{}, at, "it says nothing: floor, ceiling, priority or receive")
+		want(s != Share{}, at, "it says nothing: floor, ceiling, priority, receive or receiveTogether")
 		s.validate(at, want)
 		sum += s.Floor.Percent
 	}
 	c.Others.validate("others", want)
-	want(c.Others.Receive == 0, "others.receive", "what everybody else receives has no limit: give them a class")
+	want(c.Others.Receive == 0 && c.Others.ReceiveTogether == 0, "others.receive", "what everybody else receives has no limit: give them a class")
 	want(sum <= 100, "classes", "the floors add up to %g%% of a link: lower some", sum)
 	for _, service := range slices.Sorted(maps.Keys(c.Service)) {
 		at, name := "service."+service, c.Service[service]
@@ -251,7 +266,7 @@ func (c *Config) Validate() error {
 
 func (s Share) validate(at string, want func(ok bool, field, form string, args ...any)) {
 	want(s.Priority >= 0 && s.Priority <= 8, at+".priority", "%d is not 1 (first) to 8", s.Priority)
-	for field, rate := range map[string]Rate{"floor": s.Floor.Rate, "ceiling": s.Ceiling.Rate, "receive": s.Receive} {
+	for field, rate := range map[string]Rate{"floor": s.Floor.Rate, "ceiling": s.Ceiling.Rate, "receive": s.Receive, "receiveTogether": s.ReceiveTogether} {
 		want(rate == 0 || rate >= leastRate && rate <= mostRate, at+"."+field, "%s is not %s to %s", rate, leastRate, mostRate)
 	}
 	if f, c := s.Floor, s.Ceiling; !f.none() && !c.none() && (f.Rate > 0) == (c.Rate > 0) {

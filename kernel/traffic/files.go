@@ -20,9 +20,10 @@ const (
 	dir       = "sys/net"
 	allFile   = ":all" // no device has such a name
 	rootFile  = "root"
-	htbDir    = "htb"
 	markFile  = "berth.net_class"
 	limitFile = "berth.net_limit"
+	// of the class, not of the group
+	togetherFile = "berth.net_together"
 )
 
 // MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
@@ -40,17 +41,22 @@ func IsMark(name string) bool { return path.Base(name) == markFile }
 type Calls interface {
 	Devices() (map[string]int, error) // by name
 	Roots() (map[int]Qdisc, error)    // by index
-	AddRoot(index int) error          // Berth's discipline, with no class
-	RemoveRoot(index int) error
-	Classes(index int) (map[uint16]Class, error)
-	SetClass(index int, minor uint16, c Class) error
-	RemoveClass(index int, minor uint16) error
+	Paced() (map[int]bool, error)     // which devices EDT divides
+	// Divide has a mechanism divide a device, with no class yet; Join removes it.
+	Divide(by Mechanism, index int) error
+	Join(by Mechanism, index int) error
+	Classes(by Mechanism, index int) (map[uint16]Class, error)
+	SetClass(by Mechanism, index int, minor uint16, c Class) error
+	RemoveClass(by Mechanism, index int, minor uint16) error
 	// Mark returns of which class the packets of a control group are, 0 if of none of Berth's.
 	Mark(group string) (minor uint16, err error)
 	SetMark(group string, minor uint16) error
 	// Limit returns what a control group may send and receive by programs of Berth's.
 	Limit(group string) (Limit, error)
 	SetLimit(group string, l Limit) error
+	// Together returns with which others a control group receives, by a program of Berth's.
+	Together(group string) (Together, error)
+	SetTogether(group string, s Together) error
 }
 
 // Over returns a root that has, beside the kernel's own files:
@@ -59,9 +65,11 @@ type Calls interface {
 //	sys/net/DEVICE/root               "pfifo_fast 0:", the root discipline; only to read
 //	sys/net/DEVICE/htb                the directory that stands for Berth's: making it adds HTB
 //	                                  at the root, removing it brings back the kernel's default
+//	sys/net/DEVICE/edt                the same of Berth's program before a device's fq
 //	sys/net/DEVICE/htb/4f21           "rate 1250000 ceil 12500000 prio 7", a class, or none
 //	CGROUP/berth.net_class            "6be7:4f21", of which class packets are, or none
 //	CGROUP/berth.net_limit            "send 1250000 receive 1250000", in bytes per second, or none
+//	CGROUP/berth.net_together         "4f21 1250000", what its class receives together, or none
 //
 // Only the live host has any. A root that has them already stays as it is.
 func Over(root *kernel.Root) *kernel.Root {
@@ -84,7 +92,7 @@ type files struct {
 
 // name is what the name of a file says.
 type name struct {
-	device, file string // "", "root", "htb" or "htb/4f21"
+	device, file string // "", "root", "htb" or "htb/4f21", "edt" or "edt/4f21"
 }
 
 // parse splits a name below dir.
@@ -97,11 +105,20 @@ func parse(of string) (n name, ok bool) {
 	return n, true
 }
 
-// minor is that of a class's file.
-func (n name) minor() (uint16, bool) {
-	hex, ok := strings.CutPrefix(n.file, htbDir+"/")
+// mechanism is that of a directory that stands for one, "" of any other file.
+func (n name) mechanism() Mechanism {
+	if by := Mechanism(n.file); by == HTB || by == EDT {
+		return by
+	}
+	return ""
+}
+
+// class is that of a class's file.
+func (n name) class() (by Mechanism, minor uint16, ok bool) {
+	parent, hex, _ := strings.Cut(n.file, "/")
+	by = name{file: parent}.mechanism()
 	m, err := strconv.ParseUint(hex, 16, 16)
-	return uint16(m), ok && err == nil && len(hex) == 4
+	return by, uint16(m), by != "" && err == nil && len(hex) == 4
 }
 
 // Has implements kernel.Overlay.
@@ -129,14 +146,23 @@ func (f *files) root(index int) (Qdisc, error) {
 	return roots[index], err
 }
 
-// own is the index of a device that has Berth's discipline.
-func (f *files) own(n name) (int, error) {
+// own is the index of a device that a mechanism divides.
+func (f *files) own(n name, by Mechanism) (int, error) {
 	index, err := f.index(n)
 	if err != nil {
 		return 0, err
 	}
-	q, err := f.root(index)
-	if err == nil && !q.ours() {
+	is := false
+	if by == EDT {
+		var paced map[int]bool
+		paced, err = f.calls.Paced()
+		is = paced[index]
+	} else {
+		var q Qdisc
+		q, err = f.root(index)
+		is = q.ours()
+	}
+	if err == nil && !is {
 		err = fs.ErrNotExist
 	}
 	return index, err
@@ -160,29 +186,31 @@ func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
 	if n.device == "" || n.device == allFile {
 		return 0, n.device == "", nil
 	}
-	find := f.index
-	_, isClass := n.minor()
-	if n.file == htbDir || isClass {
-		find = f.own
-	} else if n.file != "" && n.file != rootFile {
-		return 0, false, fs.ErrNotExist
+	var index int
+	by, _, isClass := n.class()
+	switch {
+	case isClass || n.mechanism() != "":
+		index, err = f.own(n, by)
+	case n.file == "" || n.file == rootFile:
+		index, err = f.index(n)
+	default:
+		err = fs.ErrNotExist
 	}
-	index, err := find(n)
-	return uint64(index), n.file == "" || n.file == htbDir, err
+	return uint64(index), n.file == "" || n.mechanism() != "", err
 }
 
 // Renamed implements kernel.OverlayRenames: a device keeps its index under another name.
 func (f *files) Renamed(of string, inode uint64) string {
 	n, _ := parse(of)
 	devices, err := f.calls.Devices()
-	if err != nil || n.file != htbDir {
+	if err != nil || n.mechanism() == "" {
 		return ""
 	}
 	for device, index := range devices {
 		if uint64(index) != inode {
 			continue
 		}
-		if _, err := f.own(name{device, n.file}); err == nil {
+		if _, err := f.own(name{device, n.file}, n.mechanism()); err == nil {
 			return path.Join(dir, device, n.file)
 		}
 	}
@@ -198,12 +226,16 @@ func (f *files) Read(of string) (string, error) {
 		}
 		return mark(minor), nil
 	}
+	if isTogether(of) {
+		s, err := f.calls.Together(path.Dir(of))
+		return s.text(), err
+	}
 	if IsLimit(of) {
 		l, err := f.calls.Limit(path.Dir(of))
 		return l.text(), err
 	}
 	n, _ := parse(of)
-	minor, isClass := n.minor()
+	by, minor, isClass := n.class()
 	switch {
 	case n.device == allFile:
 		return f.all()
@@ -215,11 +247,11 @@ func (f *files) Read(of string) (string, error) {
 		q, err := f.root(index)
 		return q.String(), err
 	case isClass:
-		index, err := f.own(n)
+		index, err := f.own(n, by)
 		if err != nil {
 			return "", err
 		}
-		classes, err := f.calls.Classes(index)
+		classes, err := f.calls.Classes(by, index)
 		if c, ok := classes[minor]; ok {
 			return c.String(), err
 		}
@@ -238,12 +270,21 @@ func (f *files) all() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	paced, err := f.calls.Paced()
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		index := devices[name]
-		d := Device{Name: name, Root: roots[index].String()}
+		d := Device{Name: name, Root: roots[index].String(), Paces: roots[index].Paces}
 		if roots[index].ours() {
-			if d.Has, err = f.calls.Classes(index); errors.Is(err, syscall.ENODEV) {
+			d.By = HTB
+		} else if paced[index] {
+			d.By = EDT
+		}
+		if d.By != "" {
+			if d.Has, err = f.calls.Classes(d.By, index); errors.Is(err, syscall.ENODEV) {
 				continue // it was just removed
 			} else if err != nil {
 				return "", fmt.Errorf("%s: %w", name, err)
@@ -263,6 +304,13 @@ func (f *files) Write(of, text string) error {
 		}
 		return f.calls.SetMark(path.Dir(of), minor)
 	}
+	if isTogether(of) {
+		s, err := parseTogether(text)
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, syscall.EINVAL)
+		}
+		return f.calls.SetTogether(path.Dir(of), s)
+	}
 	if IsLimit(of) {
 		l, err := parseLimit(text)
 		if err != nil {
@@ -271,7 +319,7 @@ func (f *files) Write(of, text string) error {
 		return f.calls.SetLimit(path.Dir(of), l)
 	}
 	n, _ := parse(of)
-	minor, isClass := n.minor()
+	by, minor, isClass := n.class()
 	if !isClass {
 		return syscall.EACCES
 	}
@@ -279,32 +327,32 @@ func (f *files) Write(of, text string) error {
 	if err = cmp.Or(err, c.check()); err != nil {
 		return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
-	index, err := f.own(n)
+	index, err := f.own(n, by)
 	switch {
 	case err != nil:
 		return err
 	case c == Class{}:
-		return f.calls.RemoveClass(index, minor)
+		return f.calls.RemoveClass(by, index, minor)
 	}
-	return f.calls.SetClass(index, minor, c)
+	return f.calls.SetClass(by, index, minor, c)
 }
 
 // List implements kernel.OverlayDirs.
 func (f *files) List(of string) (names []string, err error) {
 	n, _ := parse(of)
-	switch n.file {
-	case htbDir:
-		index, err := f.own(n)
+	switch by := n.mechanism(); {
+	case by != "":
+		index, err := f.own(n, by)
 		if err != nil {
 			return nil, err
 		}
-		classes, err := f.calls.Classes(index)
+		classes, err := f.calls.Classes(by, index)
 		for minor := range classes {
 			names = append(names, fmt.Sprintf("%04x", minor))
 		}
 		slices.Sort(names)
 		return names, err
-	case "":
+	case n.file == "":
 		devices, err := f.calls.Devices()
 		if n.device == "" {
 			return slices.Sorted(maps.Keys(devices)), err
@@ -312,45 +360,52 @@ func (f *files) List(of string) (names []string, err error) {
 		if _, err := f.index(n); err != nil {
 			return nil, err
 		}
-		return []string{htbDir, rootFile}, nil // Stat tells whether it is there
+		return []string{string(EDT), string(HTB), rootFile}, nil // Stat tells which are there
 	}
 	return nil, fs.ErrNotExist
 }
 
 // Mkdir implements kernel.OverlayDirs: it adds Berth's discipline, unless somebody else's is
-// there.
+// there, or its program before fq.
 func (f *files) Mkdir(of string) error {
 	n, _ := parse(of)
-	if n.file != htbDir {
+	by := n.mechanism()
+	if by == "" {
 		return syscall.EPERM
+	}
+	if _, err := f.own(n, by); err == nil {
+		return syscall.EEXIST
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	index, err := f.index(n)
 	if err != nil {
 		return err
 	}
-	q, err := f.root(index)
-	switch {
+	switch q, err := f.root(index); {
 	case err != nil:
 		return err
-	case q.ours():
-		return syscall.EEXIST
-	case q.Handle != 0:
+	case by == HTB && q.Handle != 0:
 		return fmt.Errorf("%s has a root queueing discipline of somebody else's, %q: %w", n.device, q, syscall.EBUSY)
+	case by == EDT && !q.Paces:
+		return fmt.Errorf("%s has %q, which does not keep packets until they are due: %w", n.device, q, syscall.EOPNOTSUPP)
 	}
-	return f.calls.AddRoot(index)
+	return f.calls.Divide(by, index)
 }
 
-// Rmdir implements kernel.OverlayDirs: the kernel puts its default in the place of Berth's.
+// Rmdir implements kernel.OverlayDirs: the kernel puts its default in the place of Berth's
+// discipline.
 func (f *files) Rmdir(of string) error {
 	n, _ := parse(of)
-	if n.file != htbDir {
+	by := n.mechanism()
+	if by == "" {
 		return syscall.EPERM
 	}
-	index, err := f.own(n)
+	index, err := f.own(n, by)
 	if err != nil {
 		return err
 	}
-	if err := f.calls.RemoveRoot(index); err != nil {
+	if err := f.calls.Join(by, index); err != nil || by == EDT {
 		return err
 	}
 	q, err := f.root(index)
@@ -360,12 +415,18 @@ func (f *files) Rmdir(of string) error {
 	return err
 }
 
-// DeviceOf returns the device of a directory or file that stands for Berth's discipline; "" of
-// any other.
-func DeviceOf(of string) string {
+// Divides returns the device, and what divides it, of a directory or a file of that; "" of any
+// other.
+func Divides(of string) (device string, by Mechanism) {
 	n, ok := parse(of)
-	if _, isClass := n.minor(); ok && (n.file == htbDir || isClass) {
-		return n.device
+	if !ok {
+		return "", ""
 	}
-	return ""
+	if by, _, isClass := n.class(); isClass {
+		return n.device, by
+	}
+	if by := n.mechanism(); by != "" {
+		return n.device, by
+	}
+	return "", ""
 }

@@ -27,6 +27,30 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
+func TestParseTogether(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Together{"none": {}, "4f21 1250000\n": {0x4f21, 10e6}, "0010 1250000000000": {0x10, 10e12}} {
+		got, err := parseTogether(text)
+		if err != nil || got != want || got.text() != strings.TrimSpace(text) || togetherOf(receivesTogether(got)) != got {
+			t.Errorf("%q: %+v, %v, text %q", text, got, err, got.text())
+		}
+	}
+	for _, text := range []string{"", "4f21", "0000 1250000", "4f21 999", "4F21 1250000", "4f21 01250000", "4f21 99999999999999", "14f21 1250000", "4f21 1250000 x", "4f21 2305843009214943952"} {
+		if got, err := parseTogether(text); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
+
+func FuzzParseTogether(f *testing.F) {
+	f.Add("4f21 1250000")
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := parseTogether(text); err == nil && s.text() != strings.TrimSpace(text) {
+			t.Errorf("%q is %q", text, s.text())
+		}
+	})
+}
+
 func FuzzParseLimit(f *testing.F) {
 	f.Add("send 1250000 receive 1250000")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -41,8 +65,12 @@ func TestLimitersAreToldApart(t *testing.T) {
 	t.Parallel()
 	rates := map[string]uint64{} // by instructions
 	for _, rate := range []uint64{leastRate.bytes(), 1250000, 1250001, mostRate.bytes()} {
-		for _, k := range []*programs{sending, receiving} {
-			spec := k.spec(rate, 0)
+		for _, k := range []*programs{sending, pacing, receiving, together} {
+			number := rate
+			if k == together {
+				number = receivesTogether(Together{lastMinor, rateOf(rate)})
+			}
+			spec := k.spec(number, 0)
 			if len(spec.Name) > 15 {
 				t.Errorf("%q is too long", spec.Name)
 			}

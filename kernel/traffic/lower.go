@@ -13,13 +13,13 @@ import (
 // The guard lowers the rate of one control group. That gets a class of its own, as the class that
 // it has may be that of others, too: with the floor and the priority of that, and a lower ceiling.
 
-// Of returns the device of an index that has Berth's discipline, nil if none has.
+// Of returns the device of an index if Berth divides it, else nil.
 func (h *Host) Of(fsys fs.FS, index int) *Device {
 	for _, d := range h.Devices {
-		if !d.Ours {
+		if d.By == "" {
 			continue
 		}
-		info, err := fs.Stat(fsys, d.dir())
+		info, err := fs.Stat(fsys, d.dir(d.By))
 		if err != nil {
 			continue
 		}
@@ -36,7 +36,7 @@ func (d *Device) Class(minor uint16) Class {
 	if c, ok := d.Has[minor]; ok && minor != 0 {
 		return c
 	}
-	c := d.Has[othersMinor]
+	c := classOf(d.Has, othersMinor)
 	c.Rate = min(noFloor, c.Ceil)
 	return c
 }
@@ -66,14 +66,14 @@ func (h *Host) Lower(group string, of, minor uint16, device string, bytes int64)
 		c := d.Class(of)
 		_, own := d.Has[of]
 		switch {
-		case !d.Ours || c.Ceil == 0:
+		case d.By == "" || c.Ceil == 0:
 			continue
 		case name == device:
 			c.Ceil = max(c.Rate, min(c.Ceil, uint64(bytes)))
 		case !own:
 			continue // it is among everybody else there, with or without a mark
 		}
-		plan = append(plan, kernel.Step{Path: d.file(minor), Value: c.String()})
+		plan = append(plan, kernel.Step{Path: d.file(d.By, minor), Value: c.String()})
 	}
 	return append(plan, kernel.Step{Path: MarkFile(group), Value: mark(minor)})
 }
@@ -81,6 +81,6 @@ func (h *Host) Lower(group string, of, minor uint16, device string, bytes int64)
 // IsClass reports whether a file stands for a class of a number, on any device.
 func IsClass(name string, minor uint16) bool {
 	n, ok := parse(name)
-	of, isClass := n.minor()
+	_, of, isClass := n.class()
 	return ok && isClass && of == minor
 }

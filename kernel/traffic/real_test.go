@@ -2,12 +2,12 @@ package traffic
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -24,6 +24,7 @@ import (
 
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/netlink"
+	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
 )
 
@@ -33,6 +34,7 @@ const (
 	testRole = "test" // the test itself, in a network namespace of its own
 	sinkRole = "sink" // takes what is sent to two ports, in another one
 	sendRole = "send" // sends to an address from a control group, as much as it can
+	gramRole = "gram" // sends datagrams to an address from a control group, as many as it is told
 )
 
 func TestMain(m *testing.M) {
@@ -42,6 +44,9 @@ func TestMain(m *testing.M) {
 	case sendRole:
 		group, address, _ := strings.Cut(arg, " ")
 		send(group, address)
+	case gramRole:
+		group, address, _ := strings.Cut(arg, " ")
+		datagrams(group, address)
 	default:
 		os.Exit(m.Run())
 	}
@@ -54,25 +59,10 @@ func must(err error) {
 	}
 }
 
-// self is this test binary in a role, in a network namespace of its own if it is to have one.
-func self(ctx context.Context, role string, namespace bool, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), roleEnv+"="+role)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if namespace {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET
-	}
-	cmd.Stderr = os.Stderr
-	return cmd
-}
+// The ends of the link.
+const nearDevice, farDevice = "veth0", "veth1"
 
-func ip(args string) error {
-	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("ip %s: %w: %s", args, err, out)
-	}
-	return err
-}
+var nearEnd, farEnd = netip.MustParsePrefix("10.99.0.1/24"), netip.MustParsePrefix("10.99.0.2/24")
 
 const port = 7400
 
@@ -84,11 +74,13 @@ func sink(group string) {
 	}
 	fmt.Println("made")
 	_, _ = fmt.Scanln() // the link is there
-	must(ip("addr add 10.99.0.2/24 dev veth1"))
-	must(ip("link set veth1 up"))
+	must(Up(farDevice, farEnd))
+	unread, err := net.ListenPacket("udp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port))
+	must(err)
+	defer unread.Close()
 	var counts [2]atomic.Int64
 	for i := range counts {
-		l, err := net.Listen("tcp4", fmt.Sprintf("10.99.0.2:%d", port+i))
+		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port+i))
 		must(err)
 		go func() {
 			c, err := l.Accept()
@@ -136,24 +128,9 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("network namespaces need root, and this is not a short run")
 	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("no ip, with which the test makes its devices")
-	}
 	t.Parallel()
 	fakekernel.LockHost(t, fakekernel.Shared)
-	cmd := self(t.Context(), testRole, true, "-test.run=^"+t.Name()+"$", "-test.v")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	switch {
-	case errors.Is(err, syscall.EPERM):
-		t.Skip("no network namespaces: ", err)
-	case err != nil:
-		t.Errorf("%v\n%s", err, &out)
-	case strings.Contains(out.String(), "--- SKIP"):
-		t.Skip(out.String())
-	}
-	t.Log(out.String())
+	testbox.Again(t, roleEnv, testRole, syscall.CLONE_NEWNET)
 }
 
 // bed is a device, veth0, that leads to a sink.
@@ -187,57 +164,40 @@ func newBed(t *testing.T, sinkInGroup bool) *bed {
 	}
 	for i := range 2 {
 		group := fmt.Sprintf("%s/berth-traffic-%d-%d", mounts[at].Dir, os.Getpid(), i)
-		if err := root.Mkdir(group); err != nil {
-			t.Skip(err)
-		}
-		t.Cleanup(func() {
-			for range 100 { // the senders end
-				if err = root.Rmdir(group); err == nil {
-					return
-				}
-				time.Sleep(20 * time.Millisecond)
-			}
-			t.Error(err)
-		})
+		testbox.Group(t, group)
 		b.groups = append(b.groups, group)
 	}
 	role := sinkRole
 	if sinkInGroup {
 		role += " " + b.groups[1]
 	}
-	b.sink = self(t.Context(), role, true)
+	b.sink = testbox.Self(t, roleEnv, role, syscall.CLONE_NEWNET)
 	in, err := b.sink.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.in, b.out = in, b.start(b.sink)
-	for _, args := range []string{
-		fmt.Sprintf("link add veth0 type veth peer name veth1 netns %d", b.sink.Process.Pid), "addr add 10.99.0.1/24 dev veth0", "link set veth0 up",
-	} {
-		if err := ip(args); err != nil {
-			t.Skip(err)
-		}
+	b.in, b.out = in, testbox.Start(t, b.sink)
+	far, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.sink.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	if err := AddPair(nearDevice, farDevice, far); errors.Is(err, kernel.ErrNotSupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := Up(nearDevice, nearEnd); err != nil {
+		t.Fatal(err)
 	}
 	b.tell()
 	return b
 }
 
-// start starts a process, and reads its first line.
-func (b *bed) start(cmd *exec.Cmd) *bufio.Scanner {
+// send starts a sender in a group.
+func (b *bed) send(group string, port int) {
 	b.Helper()
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		b.Fatal("the process ended")
-	}
-	return lines
+	testbox.Start(b, testbox.Self(b, roleEnv, fmt.Sprintf("%s %s %s:%d", sendRole, group, farEnd.Addr(), port), 0))
 }
 
 // tell has the sink say something.
@@ -305,7 +265,7 @@ func testReal(t *testing.T) {
 		t.Errorf("applied, and there is left to do:\n%s", plan)
 	}
 	for i, group := range b.groups {
-		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, group, port+i), false))
+		b.send(group, port+i)
 		for try := 1; ; try++ {
 			time.Sleep(200 * time.Millisecond) // the burst, and TCP finds its pace
 			got := b.rates(500 * time.Millisecond)
@@ -353,15 +313,16 @@ func testReal(t *testing.T) {
 		t.Errorf("undone: the log has %v", log.Notes())
 	}
 	b.namesake()
-	// What somebody else puts there is not replaced, by the kernel neither.
-	veth0, err := net.InterfaceByName("veth0")
+	veth0, err := net.InterfaceByName(nearDevice)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.byProgram(veth0.Index)
+	// What somebody else puts there is not replaced, by the kernel neither.
 	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{Index: veth0.Index, Handle: 1 << 16, Parent: netlink.Root, Kind: "pfifo"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := (systemCalls{}).AddRoot(veth0.Index); !errors.Is(err, syscall.EEXIST) {
+	if err := (systemCalls{}).Divide(HTB, veth0.Index); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
 	}
 	if h, err := Read(b.root.FS(), c); err != nil {
@@ -378,9 +339,12 @@ func testLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.killed()
-	sender := func() {
-		b.start(self(t.Context(), fmt.Sprintf("%s %s 10.99.0.2:%d", sendRole, b.groups[0], port), false))
+	veth0, err := net.InterfaceByName(nearDevice)
+	if err != nil {
+		t.Fatal(err)
 	}
+	b.paced(uint32(veth0.Index))
+	sender := func() { b.send(b.groups[0], port) }
 	for _, c := range []struct {
 		group int
 		limit Limit
@@ -417,10 +381,61 @@ func testLimits(t *testing.T) {
 			t.Errorf("undone: %s", got)
 		}
 	}
+	b.together()
 	for try := 1; b.rates(300 * time.Millisecond)[0] < 200e6; try++ {
 		if try == 10 {
 			t.Error("without a limit it stays slow")
 			break
+		}
+	}
+}
+
+// together has two groups of a class share a limit, of which one is the sink's: what the other's
+// program counts is the sink's, too.
+func (b *bed) together() {
+	b.Helper()
+	calls := systemCalls{}
+	with := Together{firstMinor, 40e6}
+	var at [2]ebpf.ProgramID
+	for i, group := range b.groups {
+		if err := b.root.WriteFile(group+"/"+togetherFile, with.text()); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.text(group + "/" + togetherFile); got != with.text() {
+			b.Errorf("together %q", got)
+		}
+		err := withGroup(group, func(fd int) error {
+			all, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: together.attach})
+			if err == nil && len(all.Programs) == 1 {
+				at[i] = all.Programs[0].ID
+			}
+			return err
+		})
+		if err != nil {
+			b.Error(err)
+		}
+	}
+	if at[0] == 0 || at[0] != at[1] {
+		b.Errorf("two groups of a class have programs %v", at)
+	}
+	for try := 1; ; try++ {
+		time.Sleep(300 * time.Millisecond)
+		got := b.rates(time.Second)[0]
+		b.Logf("%+v: %.1f Mbit/s", with, got/1e6)
+		if got > 30e6 && got < 52e6 {
+			break
+		}
+		if try == 6 {
+			b.Errorf("with %+v %.1f Mbit/s arrive", with, got/1e6)
+			break
+		}
+	}
+	for _, group := range b.groups {
+		if err := calls.SetTogether(group, Together{}); err != nil {
+			b.Error(err)
+		}
+		if got := b.text(group + "/" + togetherFile); got != none {
+			b.Errorf("undone: %q", got)
 		}
 	}
 }

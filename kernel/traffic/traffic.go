@@ -1,8 +1,9 @@
 // Package traffic has network classes: what workloads may send through network devices. A
-// device has a queueing discipline of Berth's, HTB, with a class for the link, one for each
-// network class, and one for everybody else (tc-htb(8)). A program of a control group on
-// cgroup v2 gives packets the number of their class. What a configuration comes to on a host
-// is a kernel.Plan on files that stand for all of this (Over).
+// program of a control group on cgroup v2 gives packets the number of their class. A device is
+// divided by a queueing discipline of Berth's, HTB, with a class for the link, one for each
+// network class, and one for everybody else (tc-htb(8)); or, where it has fq and ceilings are
+// enough, by a program that says when packets leave. What a configuration comes to on a host is
+// a kernel.Plan on files that stand for all of this (Over).
 package traffic
 
 import (
@@ -32,6 +33,18 @@ const (
 	// Classes of the guard, of work whose rate it lowers.
 	firstGuarded = 0xfff0
 	lastGuarded  = 0xfffe
+)
+
+// Mechanism is what divides a device among classes: the name of the directory that stands for it.
+type Mechanism string
+
+// The mechanisms.
+const (
+	// HTB is a discipline at the root of a device: floors, ceilings and priorities.
+	HTB Mechanism = "htb"
+	// EDT is a program before the device's own fq, which keeps packets until they are due: it says
+	// when that is (earliest departure time). It has ceilings, and neither floors nor priorities.
+	EDT Mechanism = "edt"
 )
 
 // Class is a class of HTB: bytes per second that it has at least, and may have at most; what
@@ -92,6 +105,7 @@ func ParseMark(text string) (uint16, error) {
 type Qdisc struct {
 	Kind   string // "" while the device is down: it has no discipline then
 	Handle uint32
+	Paces  bool // packets leave when they are due (fq, or mq of nothing else), and EDT can say when
 }
 
 func (q Qdisc) String() string {
@@ -101,14 +115,18 @@ func (q Qdisc) String() string {
 	return fmt.Sprintf("%s %x:", q.Kind, q.Handle>>16)
 }
 
-func (q Qdisc) ours() bool { return q.Kind == "htb" && q.Handle == major<<16 }
+func (q Qdisc) ours() bool { return q == htbRoot }
+
+// htbRoot is Berth's.
+var htbRoot = Qdisc{Kind: "htb", Handle: major << 16}
 
 // Device is a network device of a host.
 type Device struct {
-	Name string
-	Root string           // its root discipline, as in "pfifo_fast 0:"
-	Ours bool             // that is Berth's
-	Has  map[uint16]Class // its classes then, by minor
+	Name  string
+	Root  string           // its root discipline, as in "pfifo_fast 0:"
+	Paces bool             // that keeps packets until they are due (Qdisc)
+	By    Mechanism        // what Berth divides it by; "" if it does not
+	Has   map[uint16]Class // its classes then, by minor
 
 	// The rest is known of devices that the configuration names.
 	// Speed is what the device says that the link has, in bits per second; 0 if it says nothing.
@@ -152,10 +170,23 @@ func Read(fsys fs.FS, c *Config) (*Host, error) {
 	return h, nil
 }
 
+// Words after the root of a device in allFile.
+const (
+	pacesWord = " paces"
+	edtWord   = " edt"
+)
+
 // text is the device's part of allFile: a line, and one for each class.
 func (d *Device) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s\n", d.Name, d.Root)
+	fmt.Fprintf(&b, "%s %s", d.Name, d.Root)
+	if d.Paces {
+		b.WriteString(pacesWord)
+	}
+	if d.By == EDT {
+		b.WriteString(edtWord)
+	}
+	b.WriteString("\n")
 	for _, minor := range slices.Sorted(maps.Keys(d.Has)) {
 		fmt.Fprintf(&b, "\t%04x %s\n", minor, d.Has[minor])
 	}
@@ -172,7 +203,15 @@ func parseDevices(text string) (map[string]*Device, error) {
 		switch {
 		case line == "\n":
 		case !isClass:
-			d = &Device{Name: first, Root: rest, Ours: rest == Qdisc{"htb", major << 16}.String(), Has: map[uint16]Class{}}
+			d = &Device{Name: first, Has: map[uint16]Class{}}
+			root, edt := strings.CutSuffix(rest, edtWord)
+			d.Root, d.Paces = strings.CutSuffix(root, pacesWord)
+			switch {
+			case d.Root == htbRoot.String():
+				d.By = HTB
+			case edt:
+				d.By = EDT
+			}
 			all[first] = d
 		case d == nil:
 			return nil, fmt.Errorf("%q is a class of no device", line)
@@ -187,6 +226,20 @@ func parseDevices(text string) (map[string]*Device, error) {
 		}
 	}
 	return all, nil
+}
+
+// Means says what divides the device, or can, and what that can do.
+func (d *Device) Means() string {
+	own := d.By == HTB || d.Root == none || strings.HasSuffix(d.Root, " 0:")
+	switch {
+	case d.Paces && own:
+		return "ceilings by fq, floors and priorities by HTB"
+	case d.Paces:
+		return "ceilings by fq; no floors or priorities, as it is somebody else's"
+	case own:
+		return "floors, ceilings and priorities by HTB"
+	}
+	return fmt.Sprintf("not to be divided, as %q is somebody else's", d.Root)
 }
 
 // readHardware reads what sysfs tells (Documentation/ABI/testing/sysfs-class-net): speed is in
@@ -206,15 +259,28 @@ func (d *Device) readHardware(fsys fs.FS) {
 	d.Queues = len(queues)
 }
 
-func (d *Device) dir() string              { return path.Join(dir, d.Name, htbDir) }
-func (d *Device) file(minor uint16) string { return fmt.Sprintf("%s/%04x", d.dir(), minor) }
+func (d *Device) dir(by Mechanism) string { return path.Join(dir, d.Name, string(by)) }
+
+func (d *Device) file(by Mechanism, minor uint16) string {
+	return fmt.Sprintf("%s/%04x", d.dir(by), minor)
+}
 
 // Link is what a configuration comes to on one device.
 type Link struct {
 	Device  *Device
 	Rate    Rate
+	By      Mechanism
+	Why     string // that one
 	Classes map[uint16]Class
 	Notes   []string
+}
+
+// has are the classes that the device has by the mechanism.
+func (k *Link) has() map[uint16]Class {
+	if k.Device.By != k.By {
+		return nil
+	}
+	return k.Device.Has
 }
 
 // Layout is what a configuration comes to on a host.
@@ -228,22 +294,42 @@ type Layout struct {
 // have (Config.Divides).
 func (l *Layout) MarkOf(class string) string { return mark(l.ids[class]) }
 
-// Find returns what a class has of a device; Others is that of everybody else.
-func (k *Link) Find(l *Layout, class string) Class {
+// minorOf is the number of a class, or of Others.
+func (l *Layout) minorOf(class string) uint16 {
 	if class == Others {
-		return k.Classes[othersMinor]
+		return othersMinor
 	}
-	return k.Classes[l.ids[class]]
+	return l.ids[class]
+}
+
+// Find returns what a class has of a device; Others is that of everybody else.
+func (k *Link) Find(l *Layout, class string) Class { return classOf(k.Classes, l.minorOf(class)) }
+
+// classOf is a class of a device. By EDT everybody else has none where all of the link is theirs.
+func classOf(classes map[uint16]Class, minor uint16) Class {
+	c, ok := classes[minor]
+	if link, is := classes[linkMinor]; !ok && is && minor == othersMinor {
+		return Class{Rate: noFloor, Ceil: link.Ceil, Prio: defaultPriority - 1}
+	}
+	return c
 }
 
 // InForce reports whether the device has what the class is to have.
 func (k *Link) InForce(l *Layout, class string) bool {
-	minor := l.ids[class]
-	if class == Others {
-		minor = othersMinor
+	minor := l.minorOf(class)
+	has, is := k.has()[minor]
+	want, ok := k.Classes[minor]
+	return k.Device.By == k.By && is == ok && has == want
+}
+
+// By returns what is to divide a device; "" if the layout has none of the name.
+func (l *Layout) By(device string) Mechanism {
+	for _, k := range l.Links {
+		if k.Device.Name == device {
+			return k.By
+		}
 	}
-	has, ok := k.Device.Has[minor]
-	return ok && has == k.Classes[minor]
+	return ""
 }
 
 // idsOf numbers classes, so that another class changes no number, but where two of the same
@@ -284,6 +370,30 @@ func (c *Config) Layout(h *Host) (*Layout, error) {
 	return l, errors.Join(errs...)
 }
 
+// ordered reports whether a class has a floor or a priority.
+func (c *Config) ordered() bool {
+	is := func(s Share) bool { return !s.Floor.none() || s.Priority != 0 }
+	return is(c.Others) || slices.ContainsFunc(c.divided(), func(name string) bool { return is(c.Classes[name]) })
+}
+
+// mechanism returns what divides a device, and why that does: fq stays where ceilings are enough,
+// and the kernel's default discipline makes room for HTB. That of somebody else is never replaced.
+func (c *Config) mechanism(d *Device) (by Mechanism, why string, err error) {
+	ordered := c.ordered()
+	foreign := d.By != HTB && d.Root != none && !strings.HasSuffix(d.Root, " 0:")
+	switch {
+	case d.Paces && !ordered:
+		return EDT, fmt.Sprintf("%s has fq, and no class has a floor or a priority", d.Name), nil
+	case foreign && d.Paces:
+		return "", "", fmt.Errorf("%s has %q, put there by somebody else: it keeps packets until they are due and has neither floors nor priorities: leave those out of the classes and say ceilings alone, or remove it (tc qdisc del dev %s root)", d.Name, d.Root, d.Name)
+	case foreign:
+		return "", "", fmt.Errorf("%s has a root queueing discipline of somebody else's, %q, which is not replaced: remove it (tc qdisc del dev %s root), or leave the device out", d.Name, d.Root, d.Name)
+	case ordered:
+		return HTB, "classes have floors or priorities", nil
+	}
+	return HTB, fmt.Sprintf("%s has no fq, or the kernel no tcx (Linux 6.6)", d.Name), nil
+}
+
 // link is what the configuration comes to on one device.
 func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	field := "devices." + name
@@ -291,13 +401,19 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 		return nil, &strictyaml.Error{Field: field, Err: fmt.Errorf(format, args...)}
 	}
 	d, rate := h.Devices[name], c.Devices[name].Rate
+	var by Mechanism
+	var why string
+	if d != nil && !d.Loopback {
+		var err error
+		if by, why, err = c.mechanism(d); err != nil {
+			return nil, &strictyaml.Error{Field: field, Err: err}
+		}
+	}
 	switch {
 	case d == nil:
 		return fail("there is no network device %q%s", name, strictyaml.Nearest(name, slices.Sorted(maps.Keys(h.Devices))))
 	case d.Loopback:
 		return fail("%s is the loopback device, on which nobody waits for a link: leave it out", name)
-	case !d.Ours && d.Root != none && !strings.HasSuffix(d.Root, " 0:"):
-		return fail("%s has a root queueing discipline of somebody else's, %q, which is not replaced: remove it (tc qdisc del dev %s root), or leave the device out", name, d.Root, name)
 	case rate == 0 && d.Virtual:
 		return fail("%s is a virtual device, whose link has no speed of its own: say rate, as in 1Gbit", name)
 	case rate == 0 && d.Speed == 0:
@@ -306,7 +422,7 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	if rate == 0 {
 		rate = d.Speed / 100 * ofSpeed
 	}
-	k := &Link{Device: d, Rate: rate, Classes: map[uint16]Class{}}
+	k := &Link{Device: d, Rate: rate, By: by, Why: why, Classes: map[uint16]Class{}}
 	link := rate.bytes()
 	k.Classes[linkMinor] = Class{Rate: link, Ceil: link}
 	var sum, floors uint64 // of all classes, and of those that have a floor
@@ -327,6 +443,12 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	if err != nil {
 		return nil, &strictyaml.Error{Field: "others", Err: fmt.Errorf("on %s: %w", name, err)}
 	}
+	if by == EDT {
+		if !c.Others.Ceiling.none() {
+			k.Classes[othersMinor] = others
+		}
+		return k, nil
+	}
 	if c.Others.Floor.none() && sum < link {
 		others.Rate = min(max(link-sum, noFloor), others.Ceil)
 	}
@@ -340,21 +462,29 @@ func (c *Config) link(h *Host, l *Layout, name string) (*Link, error) {
 	return k, nil
 }
 
+// words say what divides the device.
+func (k *Link) words() string {
+	if k.By == EDT {
+		return fmt.Sprintf("%s tells its fq when packets leave, link %s", k.Device.Name, k.Rate)
+	}
+	return fmt.Sprintf("HTB at the root of %s, link %s", k.Device.Name, k.Rate)
+}
+
 // Plan returns the writes that lead to the layout from what the host shows.
 func (l *Layout) Plan() (plan kernel.Plan) {
 	var removals kernel.Plan
 	for _, k := range l.Links {
-		if !k.Device.Ours {
-			plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: k.Device.dir(), Why: fmt.Sprintf("HTB at the root of %s, link %s", k.Device.Name, k.Rate)})
+		if k.Device.By != k.By {
+			plan = append(plan, kernel.Step{Op: kernel.Mkdir, Path: k.Device.dir(k.By), Why: k.words()})
 		}
 		for _, minor := range slices.Sorted(maps.Keys(k.Classes)) {
-			if has, ok := k.Device.Has[minor]; !ok || has != k.Classes[minor] {
-				plan = append(plan, kernel.Step{Path: k.Device.file(minor), Value: k.Classes[minor].String(), Why: l.words[minor]})
+			if has, ok := k.has()[minor]; !ok || has != k.Classes[minor] {
+				plan = append(plan, kernel.Step{Path: k.Device.file(k.By, minor), Value: k.Classes[minor].String(), Why: l.words[minor]})
 			}
 		}
-		for _, minor := range slices.Sorted(maps.Keys(k.Device.Has)) {
+		for _, minor := range slices.Sorted(maps.Keys(k.has())) {
 			if _, ok := k.Classes[minor]; !ok && minor < firstGuarded {
-				removals = append(removals, kernel.Step{Path: k.Device.file(minor), Value: none, Why: "no network class has it"})
+				removals = append(removals, kernel.Step{Path: k.Device.file(k.By, minor), Value: none, Why: "no network class has it"})
 			}
 		}
 	}

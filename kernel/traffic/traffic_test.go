@@ -214,6 +214,133 @@ func TestApplied(t *testing.T) {
 	}
 }
 
+// Where ceilings are enough, a device keeps its fq, whoever put it there, and a program says when
+// packets leave. Floors and priorities are HTB's, for which somebody else's fq makes no room.
+func TestDepartureTimes(t *testing.T) {
+	t.Parallel()
+	const ceilings, floors = "ceiling: 50%", "floor: 10%, ceiling: 50%"
+	const edt = `mkdir /sys/net/eth0/edt  # eth0 tells its fq when packets leave, link 950Mbit
+echo rate 118750000 ceil 118750000 prio 0 > /sys/net/eth0/edt/0001  # the whole link
+echo rate 1000 ceil 59375000 prio 3 > /sys/net/eth0/edt/db3d  # network class bulk
+`
+	theirs, normal := traffic.Qdisc{Kind: "fq", Handle: 0x80010000, Paces: true}, traffic.Qdisc{Kind: "fq", Paces: true}
+	for what, tc := range map[string]struct {
+		root         traffic.Qdisc
+		bulk, others string
+		want         string // what the plan has, or the error
+	}{
+		"somebody's fq":            {theirs, ceilings, "", edt},
+		"the kernel's fq":          {normal, ceilings, "", edt},
+		"somebody's mq of fq":      {traffic.Qdisc{Kind: "mq", Handle: 0x80010000, Paces: true}, ceilings, "", edt},
+		"others have a ceiling":    {theirs, ceilings, "ceiling: 20%", "mkdir /sys/net/eth0/edt"},
+		"priorities":               {theirs, "priority: 8", "", `eth0 has "fq 8001:", put there by somebody else`},
+		"floors, somebody's fq":    {theirs, floors, "", "has neither floors nor priorities: leave those out of the classes and say ceilings alone, or remove it (tc qdisc del dev eth0 root)"},
+		"a floor of others":        {theirs, ceilings, "floor: 20%", "has neither floors nor priorities"},
+		"floors, the kernel's fq":  {normal, floors, "", "mkdir /sys/net/eth0/htb"},
+		"an fq of an older kernel": {traffic.Qdisc{Kind: "fq", Handle: 0x80010000}, ceilings, "", `eth0 has a root queueing discipline of somebody else's, "fq 8001:"`},
+		"no fq":                    {traffic.Qdisc{Kind: "pfifo_fast"}, ceilings, "", "mkdir /sys/net/eth0/htb"},
+	} {
+		root, net := played(t)
+		net.Put("eth0", tc.root)
+		c, err := parse(t, fmt.Sprintf("{devices: {eth0: {}}, classes: {bulk: {%s}}, others: {%s}}", tc.bulk, tc.others))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := traffic.Read(root.FS(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := c.Layout(h)
+		got := l.Plan().String()
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, tc.want) || tc.want == edt && got != edt {
+			t.Errorf("%s: got\n%s\nwant\n%s", what, got, tc.want)
+		}
+		if err != nil {
+			continue
+		}
+		log, err := kernel.CreateUndoLog(root, t.TempDir()+"/log", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kernel.Apply(root, l.Plan(), log); err != nil {
+			t.Fatal(err)
+		}
+		l = layout(t, root, c)
+		bulk, others := l.Links[0].Find(l, "bulk").Ceiling(), l.Links[0].Find(l, traffic.Others).Ceiling()
+		if plan := l.Plan(); len(plan) > 0 || !l.Links[0].InForce(l, "bulk") || !l.Links[0].InForce(l, traffic.Others) || bulk != 475e6 || (others == 190e6) != (tc.others != "") {
+			t.Errorf("%s, applied: left to do:\n%sbulk has %v, others %v", what, plan, bulk, others)
+		}
+		if edt := strings.Contains(tc.want, "edt"); (net.PacedBy("eth0") != nil) != edt || (l.By("eth0") == traffic.EDT) != edt {
+			t.Errorf("%s: divided by %q, classes of EDT %v", what, l.By("eth0"), net.PacedBy("eth0"))
+		}
+		if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+			t.Error(err)
+		}
+		q, _ := net.Of("eth0")
+		if normal := (traffic.Qdisc{Kind: "pfifo_fast"}); q != tc.root && q != normal || net.PacedBy("eth0") != nil {
+			t.Errorf("%s, undone: %v, %v", what, q, net.PacedBy("eth0"))
+		}
+	}
+}
+
+// What divides a device, or can, is told in words.
+func TestMeans(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]traffic.Device{
+		"ceilings by fq, floors and priorities by HTB":                      {Root: "fq 0:", Paces: true},
+		"ceilings by fq; no floors or priorities, as it is somebody else's": {Root: "fq 8001:", Paces: true},
+		"floors, ceilings and priorities by HTB":                            {Root: "htb 6be7:", By: traffic.HTB},
+		`not to be divided, as "fq 8001:" is somebody else's`:               {Root: "fq 8001:"},
+	} {
+		if got := d.Means(); got != want {
+			t.Errorf("%+v: %s", d, got)
+		}
+	}
+}
+
+// A class that is no more, and the ceiling of others, go from a device without its other classes;
+// the guard's stay, with a ceiling of their own.
+func TestDepartureTimesChange(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Handle: 0x80010000, Paces: true})
+	at := func(text string) *traffic.Layout {
+		t.Helper()
+		c, err := parse(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return layout(t, root, c)
+	}
+	if _, err := kernel.Apply(root, at("{devices: {eth0: {}}, classes: {a: {ceiling: 10%}, b: {ceiling: 20%}}, others: {ceiling: 30%}}").Plan(), nil); err != nil {
+		t.Fatal(err)
+	}
+	h, err := traffic.Read(root.FS(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := h.Devices["eth0"]; d.By != traffic.EDT || d.Class(0).Ceiling() != 285e6 || d.Class(0xfff1).Ceiling() != 285e6 {
+		t.Errorf("without a class: %v by %q", d.Class(0), d.By)
+	}
+	if _, err := kernel.Apply(root, h.Lower("sys/fs/cgroup/web", 0, 0xfff0, "eth0", 1e6), nil); err != nil {
+		t.Fatal(err)
+	}
+	plan := at("{devices: {eth0: {}}, classes: {a: {ceiling: 10%}}}").Plan()
+	if _, err := kernel.Apply(root, plan, nil); err != nil {
+		t.Fatal(err)
+	}
+	paced := net.PacedBy("eth0")
+	if len(plan) != 2 || len(paced) != 3 || paced[0xfff0].Ceil != 1e6 {
+		t.Errorf("%v by\n%s", paced, plan)
+	}
+	if h, err = traffic.Read(root.FS(), nil); err != nil || h.Devices["eth0"].Class(0).Ceiling() != 950e6 {
+		t.Errorf("without a class, and without others: %v, %v", h.Devices["eth0"].Class(0), err)
+	}
+}
+
 // However many devices and classes there are, the roots are read once.
 func TestReadOnce(t *testing.T) {
 	t.Parallel()
@@ -239,13 +366,13 @@ func TestFiles(t *testing.T) {
 	t.Parallel()
 	root, net := played(t)
 	for name, want := range map[string]error{
-		"sys/net/eth0/root": syscall.EACCES, "sys/net/eth0/htb/0001": fs.ErrNotExist, "sys/net/eth7/htb/0001": fs.ErrNotExist, "sys/net/eth0/htb/1": syscall.EACCES,
+		"sys/net/eth0/root": syscall.EACCES, "sys/net/eth0/htb/0001": fs.ErrNotExist, "sys/net/eth0/edt/0001": fs.ErrNotExist, "sys/net/eth7/htb/0001": fs.ErrNotExist, "sys/net/eth0/htb/1": syscall.EACCES,
 	} {
 		if err := root.WriteFile(name, "rate 1000 ceil 1000 prio 0"); !errors.Is(err, want) {
 			t.Errorf("write %s: %v, want %v", name, err, want)
 		}
 	}
-	for name, want := range map[string]error{"sys/net/eth7/htb": fs.ErrNotExist, "sys/net/eth0": syscall.EPERM, "sys/net/eth0/fq": syscall.EPERM} {
+	for name, want := range map[string]error{"sys/net/eth7/htb": fs.ErrNotExist, "sys/net/eth0": syscall.EPERM, "sys/net/eth0/fq": syscall.EPERM, "sys/net/eth0/edt": syscall.EOPNOTSUPP} {
 		if err := root.Mkdir(name); !errors.Is(err, want) {
 			t.Errorf("mkdir %s: %v, want %v", name, err, want)
 		}

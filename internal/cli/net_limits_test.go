@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel/traffic"
+)
+
+// Flags set, change and remove what a workload may send and receive; that of its pod is the pod's.
+func TestRateFlags(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args  string
+		was   agent.Bandwidth
+		want  traffic.Limit
+		fails string
+	}{
+		{"--send 10Mbit --receive 2.5Gbit", agent.Bandwidth{}, traffic.Limit{Send: 10e6, Receive: 2.5e9}, ""},
+		{"--send max", agent.Bandwidth{Limit: traffic.Limit{Send: 10e6, Receive: 20e6}}, traffic.Limit{Receive: 20e6}, ""},
+		{"", agent.Bandwidth{Limit: traffic.Limit{Send: 10e6}}, traffic.Limit{Send: 10e6}, ""},
+		{"--receive 1Mbit", agent.Bandwidth{Limit: traffic.Limit{Send: 10e6}, Around: true}, traffic.Limit{}, "its pod says"},
+	} {
+		var f specFlags
+		cmd := &cobra.Command{}
+		f.register(cmd)
+		if err := cmd.ParseFlags(strings.Fields(tc.args)); err != nil {
+			t.Fatal(err)
+		}
+		s := agent.Spec{Bandwidth: tc.was}
+		err := f.apply(cmd, &s)
+		if tc.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.fails) {
+				t.Errorf("%s: %v", tc.args, err)
+			}
+			continue
+		}
+		if err != nil || s.Bandwidth.Limit != tc.want {
+			t.Errorf("%s: %+v, %v, wants %+v", tc.args, s.Bandwidth, err, tc.want)
+		}
+	}
+}
+
+// What single workloads may send and receive is listed, with classes and without any.
+func TestLimitsListed(t *testing.T) {
+	t.Parallel()
+	limits := []agent.WorkloadLimit{{Workload: "get", Send: 10e6, Receive: 2.5e9}, {Workload: "pod-a", Receive: 20e6, Around: true}}
+	r := classReport{agent.ClassReport{Kinds: []agent.ClassSection{{Kind: agent.NetClass, Limits: limits}}}}
+	const want = `net classes
+
+WORKLOAD          SENDS AT MOST  RECEIVES AT MOST
+get               10Mbit         2.5Gbit
+the pod of pod-a  –              20Mbit
+`
+	if got := r.text(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	r.Kinds[0].Classes = []agent.ClassUse{{Name: "bulk", Settings: []agent.ClassSetting{{Of: "eth0", Value: "at most 50Mbit, by fq"}}}}
+	if got := r.text(); !strings.Contains(got, "eth0 at most 50Mbit, by fq") || !strings.Contains(got, "the pod of pod-a") {
+		t.Errorf("with a class:\n%s", got)
+	}
+}
+
+// What divides a device is told with what a class has of it.
+func TestExplainedLink(t *testing.T) {
+	t.Parallel()
+	w := &agent.Workload{}
+	got := explanation(w, []agent.ClassLink{
+		{Device: "eth0", Ceiling: 50e6, Priority: 4, By: traffic.EDT, Why: "eth0 has fq"},
+		{Device: "eth1", Floor: 10e6, Ceiling: 50e6, Priority: 8, By: traffic.HTB, Why: "classes have floors or priorities"},
+	}, false)
+	for _, want := range []string{"through eth0  at most 50Mbit, by fq (EDT: eth0 has fq)\n", "through eth1  10Mbit to 50Mbit, priority 8 (HTB: classes have floors or priorities)\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %q", got, want)
+		}
+	}
+}

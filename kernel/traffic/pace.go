@@ -1,0 +1,214 @@
+package traffic
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+)
+
+// pacers are the programs of devices, tcx in net/core/dev.c: before all others, which run after
+// it, so that all that is sent is counted.
+var pacers = &programs{
+	of: ebpf.SchedCLS, attach: ebpf.AttachTCXEgress, at: "device", does: "says when packets leave", prefix: "berth_edt", base: 10, digits: 1,
+	code: func(_ uint64, state int) asm.Instructions { return pacerOf(state) }, state: classPaces, anchor: link.Head(),
+}
+
+// pacer is the number of the one program of a device.
+const pacer = 1
+
+// possible reports whether the kernel has programs of devices: Linux 6.6, with CONFIG_NET_XGRESS.
+func (k *programs) possible(index int) bool {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: k.attach})
+	return !errors.Is(err, syscall.EINVAL) && !errors.Is(err, ebpf.ErrNotSupported)
+}
+
+// pace is what a device's program has of a class: bytes per second that it may send, the time by
+// which what it has sent would have been sent at that rate, and what else the class says.
+type pace struct{ Ceil, Clock, Rate, Prio uint64 }
+
+func paceOf(c Class) pace { return pace{Ceil: c.Ceil, Rate: c.Rate, Prio: uint64(c.Prio)} }
+
+// classPaces are those of a device, by minor.
+func classPaces() (*ebpf.MapSpec, error) {
+	const noPrealloc = 1 // BPF_F_NO_PREALLOC
+	return &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 32, MaxEntries: 1 << 16, Flags: noPrealloc}, nil
+}
+
+// withPaces calls do with the classes of a device.
+func withPaces(index int, do func(*ebpf.Map) error) error {
+	found := false
+	err := pacers.each(index, func(p *ebpf.Program, _ uint64) error {
+		info, err := p.Info()
+		if err != nil {
+			return err
+		}
+		ids, _ := info.MapIDs()
+		for _, id := range ids {
+			m, err := ebpf.NewMapFromID(id)
+			if err != nil {
+				return err
+			}
+			found = true
+			if err := errors.Join(do(m), m.Close()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = os.ErrNotExist
+	}
+	return err
+}
+
+// paces are the classes of a device.
+func paces(index int) (map[uint16]Class, error) {
+	classes := map[uint16]Class{}
+	err := withPaces(index, func(m *ebpf.Map) error {
+		var minor uint32
+		var p pace
+		all := m.Iterate()
+		for all.Next(&minor, &p) {
+			classes[uint16(minor)] = Class{Rate: p.Rate, Ceil: p.Ceil, Prio: uint32(p.Prio)}
+		}
+		return all.Err()
+	})
+	return classes, err
+}
+
+// What is due later than the horizon is dropped; fq itself drops what is due in 10 s. What a class
+// may send at once after it was idle is what HTB gives it, 4 ms of its rate. In nanoseconds.
+const (
+	horizon   = 2e9
+	paceBurst = 4e6
+)
+
+// Offsets in struct __sk_buff.
+const (
+	skbLength   = 0
+	skbPriority = 32
+	skbDevice   = 40
+	skbDue      = 152 // tstamp
+	skbWire     = 160 // wire_len, with the headers of each packet that a large one comes to
+)
+
+// pacerOf is the program that has packets of a class leave no faster than its ceiling: what is sent
+// too early is due when what was sent before it is through at that rate. fq keeps it until then,
+// and so does TCP, which has no more than a few packets of a connection below itself at a time
+// (tcp_small_queue_check).
+func pacerOf(state int) asm.Instructions {
+	const next, drop = -1, 2 // TCX_NEXT, TCX_DROP
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R8, asm.R6, skbPriority, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.R8),
+		asm.RSh.Imm(asm.R2, 16),
+		asm.And.Imm(asm.R8, 0xffff),
+		asm.JNE.Imm(asm.R2, major, "others"),
+		asm.Mov.Imm(asm.R3, 0), // fq takes the mark's last digit for a band (fq_prio2band)
+		asm.StoreMem(asm.R6, skbPriority, asm.R3, asm.Word),
+		asm.Ja.Label("find"),
+		asm.Mov.Imm(asm.R8, othersMinor).WithSymbol("others"),
+		asm.StoreMem(asm.RFP, -4, asm.R8, asm.Word).WithSymbol("find"),
+		asm.LoadMapPtr(asm.R1, state),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JNE.Imm(asm.R0, 0, "found"),
+		asm.JNE.Imm(asm.R8, othersMinor, "others"), // as HTB has it: a class that is not there is others'
+		asm.Ja.Label("next"),
+
+		asm.Mov.Reg(asm.R9, asm.R0).WithSymbol("found"),
+		asm.LoadMem(asm.R7, asm.R6, skbWire, asm.Word),
+		asm.Mul.Imm(asm.R7, 1e9),
+		asm.LoadMem(asm.R2, asm.R9, 0, asm.DWord),
+		asm.Div.Reg(asm.R7, asm.R2), // what the packet takes at the ceiling
+		asm.FnKtimeGetNs.Call(),
+		asm.Mov.Reg(asm.R8, asm.R0),
+		asm.LoadMem(asm.R1, asm.R9, 8, asm.DWord),
+		asm.Mov.Reg(asm.R2, asm.R8),
+		asm.Sub.Imm(asm.R2, paceBurst),
+		asm.JSGE.Reg(asm.R1, asm.R2, "recent"),
+		asm.StoreMem(asm.R9, 8, asm.R2, asm.DWord),
+		asm.Mov.Reg(asm.R2, asm.R7).WithSymbol("recent"),
+		fetchAdd(asm.R9, asm.R2, 8), // R2 is when it is due
+		asm.Mov.Reg(asm.R1, asm.R2),
+		asm.Sub.Reg(asm.R1, asm.R8),
+		asm.JSGT.Imm(asm.R1, horizon, "late"),
+		asm.JSLE.Imm(asm.R1, 0, "next"),
+		asm.LoadMem(asm.R3, asm.R6, skbDue, asm.DWord),
+		asm.JGE.Reg(asm.R3, asm.R2, "next"), // its socket has it leave later
+		asm.StoreMem(asm.R6, skbDue, asm.R2, asm.DWord),
+		asm.Mov.Imm(asm.R0, next).WithSymbol("next"),
+		asm.Return(),
+
+		asm.Mul.Imm(asm.R7, -1).WithSymbol("late"),
+		asm.AddAtomic.Mem(asm.R9, asm.R7, asm.DWord, 8),
+		asm.Mov.Imm(asm.R0, drop),
+		asm.Return(),
+	}
+}
+
+// fetchAdd adds what a register has to a number in memory, and has it have what that was. The library
+// (v0.22.0) writes no constant of its own for it, which says that it fetches (BPF_FETCH).
+func fetchAdd(to, by asm.Register, at int16) asm.Instruction {
+	insn := asm.FetchAdd.Mem(to, by, asm.DWord, at)
+	insn.Constant = 1
+	return insn
+}
+
+// mostPaced is how many devices with fq a group's program knows; on the others it drops.
+const mostPaced = 14
+
+// groupPace is what paceLimiter keeps.
+type groupPace struct {
+	Clock   uint64
+	Devices [mostPaced]uint32 // by index, 0 for none
+}
+
+// clockAndDevices is the map of paceLimiter: the clock, and the devices that have fq now. On one
+// that has it no more what is sent is held to the rate all the same, but for what is due within
+// the horizon.
+func clockAndDevices() (*ebpf.MapSpec, error) {
+	roots, err := disciplines()
+	if err != nil {
+		return nil, err
+	}
+	var value groupPace
+	var with []int
+	for index, q := range roots {
+		if q.Paces {
+			with = append(with, index)
+		}
+	}
+	slices.Sort(with)
+	for i, index := range with[:min(len(with), mostPaced)] {
+		value.Devices[i] = uint32(index)
+	}
+	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8 + 4*mostPaced, MaxEntries: 1, Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}}}, nil
+}
+
+// paceLimiter is the sendLimiter of a host where a device has fq: through that, packets beyond the
+// rate leave when they are due. Programs of control groups may write when (cg_skb_is_valid_access).
+func paceLimiter(rate uint64, state int) asm.Instructions {
+	insns := asm.Instructions{asm.LoadMem(asm.R2, asm.R6, skbDevice, asm.Word)}
+	for i := range int16(mostPaced) {
+		insns = append(insns, asm.LoadMem(asm.R3, asm.R9, 8+4*i, asm.Word), asm.JEq.Reg(asm.R3, asm.R2, "paced"))
+	}
+	insns = append(insns, slowly()...)
+	return limiter(rate, state, append(insns,
+		asm.Ja.Label("count"),
+		asm.Mov.Imm(asm.R0, droppedSlow).WithSymbol("paced"),
+		asm.JSGT.Imm(asm.R1, horizon, "end"),
+		asm.Mov.Imm(asm.R0, passed),
+		asm.Add.Reg(asm.R1, asm.R8),
+		asm.LoadMem(asm.R3, asm.R6, skbDue, asm.DWord),
+		asm.JGE.Reg(asm.R3, asm.R1, "count"),
+		asm.StoreMem(asm.R6, skbDue, asm.R1, asm.DWord),
+	))
+}

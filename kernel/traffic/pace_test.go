@@ -1,0 +1,279 @@
+package traffic
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// packet is struct __sk_buff (linux/bpf.h), as programs are given it.
+type packet struct {
+	_        [8]uint32
+	Priority uint32
+	_        uint32
+	Device   uint32
+	_        [27]uint32
+	Due      uint64
+	Wire     uint32
+	_        [7]uint32
+}
+
+const packetBytes = 1000
+
+// program loads one of a kind, with its map if it has one.
+func program(t testing.TB, k *programs, number uint64) (*ebpf.Program, *ebpf.Map) {
+	t.Helper()
+	if os.Geteuid() != 0 || testing.Short() {
+		t.Skip("programs need root, and this is not a short run")
+	}
+	var m *ebpf.Map
+	state := 0
+	if k.state != nil {
+		spec, err := k.state()
+		if err == nil {
+			m, err = ebpf.NewMap(spec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		state = m.FD()
+	}
+	p, err := ebpf.NewProgram(k.spec(number, state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p, m
+}
+
+// pass has a program see a packet, and returns what it says and what came of the packet.
+func pass(t testing.TB, p *ebpf.Program, in packet) (says int32, out packet) {
+	t.Helper()
+	got, err := p.Run(&ebpf.RunOptions{Data: make([]byte, packetBytes), Context: &in, ContextOut: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int32(got), out
+}
+
+// now is the clock by which packets are due.
+func now(t testing.TB) uint64 {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(ts.Nano())
+}
+
+// Packets of a class are due one after the other, at its ceiling; what is too early by far is
+// dropped, and takes nothing from those that come. Others are free.
+func TestPacer(t *testing.T) {
+	t.Parallel()
+	const next, drop, second = -1, 2, 1_000_000_000
+	p, m := program(t, pacers, pacer)
+	put := func(minor uint32, c Class) {
+		t.Helper()
+		if err := m.Put(minor, paceOf(c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := func(minor uint32) packet { return packet{Priority: major<<16 | minor, Wire: packetBytes} }
+	put(firstMinor, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3}) // a packet a second
+	began := now(t)
+	var due [6]uint64
+	for i := range due {
+		says, out := pass(t, p, of(firstMinor))
+		due[i] = out.Due
+		if want := map[bool]int32{true: next, false: drop}[i < 3]; says != want {
+			t.Errorf("packet %d: %d, wants %d", i, says, want)
+		}
+	}
+	if due[0] != 0 || due[1] < began+second-paceBurst || due[1] > now(t)+second || due[2] != due[1]+second {
+		t.Errorf("due at %d, from %d on", due, began)
+	}
+	for other, priority := range map[packet]uint32{{Wire: packetBytes}: 0, {Priority: 7, Wire: packetBytes}: 7, of(firstMinor + 1): 0} {
+		for range 4 {
+			if says, out := pass(t, p, other); says != next || out.Due != 0 || out.Priority != priority {
+				t.Errorf("%+v: %d, %+v", other, says, out)
+			}
+		}
+	}
+	// With a ceiling, they are one class.
+	put(othersMinor, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
+	pass(t, p, packet{Wire: packetBytes})
+	if says, out := pass(t, p, of(firstMinor+1)); says != next || out.Due == 0 {
+		t.Errorf("others: %d, %+v", says, out)
+	}
+	// The time that a socket wants is kept where it is later.
+	put(firstMinor+2, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
+	pass(t, p, of(firstMinor+2))
+	later := of(firstMinor + 2)
+	later.Due = now(t) + 100*second
+	if says, out := pass(t, p, later); says != next || out.Due != later.Due {
+		t.Errorf("due later: %d, %+v", says, out)
+	}
+	// A large packet counts by what it is on the link.
+	put(firstMinor+3, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
+	large := of(firstMinor + 3)
+	large.Wire = packetBytes * 3 / 2
+	pass(t, p, large)
+	if _, out := pass(t, p, of(firstMinor+3)); out.Due < began+second*3/2-paceBurst {
+		t.Errorf("behind a large packet: due at %d, from %d on", out.Due, began)
+	}
+}
+
+// BenchmarkPrograms is what a program takes for a packet, beside one that does nothing.
+func BenchmarkPrograms(b *testing.B) {
+	nothing := *marks
+	nothing.code = func(uint64, int) asm.Instructions { return asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()} }
+	const unreached, reached = 1 << 40, 1000 // bytes per second
+	marked := packet{Priority: major<<16 | firstMinor, Wire: packetBytes}
+	for _, c := range []struct {
+		name   string
+		kind   *programs
+		number uint64
+		packet packet
+	}{
+		{"nothing", &nothing, firstMinor, packet{}},
+		{"mark", marks, firstMinor, packet{}},
+		{"send-below", sending, unreached, packet{}}, {"send-beyond", sending, reached, packet{}},
+		{"pace-below", pacing, unreached, packet{}}, {"pace-beyond", pacing, reached, packet{}},
+		{"receive-below", receiving, unreached, packet{}}, {"receive-beyond", receiving, reached, packet{}},
+		{"device-unmarked", pacers, pacer, packet{Wire: packetBytes}},
+		{"device-below", pacers, unreached, marked}, {"device-beyond", pacers, reached, marked},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			p, m := program(b, c.kind, c.number)
+			if c.kind == pacers {
+				if err := m.Put(uint32(firstMinor), paceOf(Class{Rate: noFloor, Ceil: c.number})); err != nil {
+					b.Fatal(err)
+				}
+			}
+			in := c.packet
+			if in.Device = otherDevice(); in.Device == 0 {
+				b.Skip("no network device but lo, which is not limited")
+			}
+			if c.kind == pacing {
+				if err := m.Put(uint32(0), groupPace{Devices: [mostPaced]uint32{in.Device}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ResetTimer()
+			if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, packetBytes), Context: &in, Repeat: uint32(b.N)}); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// otherDevice is the index of a device that is not lo, 0 if there is none.
+func otherDevice() uint32 {
+	devices, _ := systemCalls{}.Devices()
+	for _, index := range devices {
+		if index > 1 {
+			return uint32(index)
+		}
+	}
+	return 0
+}
+
+// paced has a group's program hold packets of a device until they are due if it is known to have
+// fq, and else drop them.
+func (b *bed) paced(device uint32) {
+	b.Helper()
+	const second = 1_000_000_000
+	for _, with := range []uint32{device, device + 1} {
+		p, m := program(b, pacing, packetBytes) // a packet a second
+		if err := m.Put(uint32(0), groupPace{Devices: [mostPaced]uint32{3: with}}); err != nil {
+			b.Fatal(err)
+		}
+		began := now(b)
+		var says [5]int32
+		var due [5]uint64
+		for i := range says {
+			var out packet
+			says[i], out = pass(b, p, packet{Device: device})
+			due[i] = out.Due
+		}
+		want := [5]int32{passed, passed, passed, droppedSlow, droppedSlow}
+		if with != device {
+			want = [5]int32{passed, droppedSlow, droppedSlow, droppedSlow, droppedSlow}
+		}
+		if says != want {
+			b.Errorf("on device %d, where %d has fq: %d, wants %d", device, with, says, want)
+		}
+		if with == device && (due[0] != 0 || due[1] < began+second/2 || due[1] > now(b)+second || due[2]-due[1] < second*9/10 || due[2]-due[1] > second) {
+			b.Errorf("due at %d, from %d on", due, began)
+		}
+	}
+}
+
+// byProgram has a program of Berth's say when packets of a device leave, beside one of somebody
+// else's, and be gone again.
+func (b *bed) byProgram(index int) {
+	b.Helper()
+	calls := systemCalls{}
+	if !pacers.possible(index) {
+		b.Log("the kernel has no programs of devices")
+		return
+	}
+	theirs := *pacers
+	theirs.code = func(uint64, int) asm.Instructions { return asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()} }
+	theirs.state = nil
+	if err := theirs.add(index, pacer); err != nil { // of the name of Berth's
+		b.Fatal(err)
+	}
+	if paced, err := calls.Paced(); err != nil || paced[index] {
+		b.Errorf("with somebody else's: %v, %v", paced, err)
+	}
+	if err := calls.Divide(EDT, index); err != nil {
+		b.Fatal(err)
+	}
+	want := Class{Rate: noFloor, Ceil: 5e6, Prio: 3}
+	for minor := range uint16(3) {
+		if err := calls.SetClass(EDT, index, firstMinor+minor, want); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := calls.RemoveClass(EDT, index, firstMinor+2); err != nil {
+			b.Error(err)
+		}
+	}
+	paced, err := calls.Paced()
+	classes, again := calls.Classes(EDT, index)
+	if err != nil || again != nil || !paced[index] || len(classes) != 2 || classes[firstMinor] != want {
+		b.Errorf("divided: %v, %v; %v, %v", paced, err, classes, again)
+	}
+	if got := b.text("sys/net/" + nearDevice + "/edt/0010"); got != want.String() {
+		b.Errorf("class %q", got)
+	}
+	if err := b.root.Rmdir("sys/net/" + nearDevice + "/edt"); err != nil {
+		b.Error(err)
+	}
+	left, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXEgress})
+	if paced, again := calls.Paced(); err != nil || again != nil || paced[index] || len(left.Programs) != 1 {
+		b.Errorf("not divided any more: %v, %v; %+v, %v", paced, again, left, err)
+	}
+	if err := b.root.Mkdir("sys/net/" + nearDevice + "/edt"); err == nil {
+		b.Error("a device without fq is divided by departure times")
+	}
+	theirs.detach(b, index)
+}
+
+// detach removes all programs of the kind.
+func (k *programs) detach(t testing.TB, target int) {
+	t.Helper()
+	err := k.each(target, func(p *ebpf.Program, _ uint64) error {
+		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: target, Program: p, Attach: k.attach})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
