@@ -25,6 +25,9 @@ func (a *analysis) words() {
 		}
 	}
 	a.say(a.readSaturated())
+	for _, s := range a.Experiment.Scenarios {
+		a.say(a.readSplit(s))
+	}
 	a.say(a.readDropped())
 	a.say(a.readNearest())
 	if len(rows) > 0 && a.out.Floor != nil && orCPU(a.Experiment.Resource) == CPU {
@@ -158,6 +161,23 @@ func (a *analysis) readSaturated() string {
 	}
 	return fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
 		"so these latencies are lower bounds and would be larger in a longer round.", list(names), Latency(float64(a.Experiment.Window)/1e3))
+}
+
+// crowded is the share (0-1) of CPUs of its own that a tenant wants from which on words say so.
+const crowded = 0.7
+
+// readSplit says how many CPUs of its own the tenant had, and how full they were.
+func (a *analysis) readSplit(s Scenario) string {
+	own := a.ownCPUs(s.Name)
+	if !s.Isolation.Split || own == 0 || a.Setup.TenantCPUs == 0 {
+		return ""
+	}
+	wants := a.Setup.TenantCPUs / float64(own)
+	text := fmt.Sprintf("In %s the tenant has %d of the %d shared CPUs to itself, and wants %.0f %% of that", s.Name, own, a.cpus(), 100*wants)
+	if wants > crowded {
+		text += ": so full, its requests wait for each other, whoever else runs"
+	}
+	return text + "."
 }
 
 // readNearest says what still separates the best strategy from the baseline.
