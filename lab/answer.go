@@ -434,6 +434,8 @@ func (a *analysis) command(s Scenario) string {
 		return fmt.Sprintf("systemd-run --scope -p 'IOReadBandwidthMax=/dev/DISK %dM' COMMAND", iso.IOMax>>20)
 	case iso.shares():
 		return fmt.Sprintf("berth run --net-classes FILE --net bulk -- COMMAND, %s", iso.sharesText())
+	case iso.Guard:
+		return "berth guard --mode enforce --sensitive SERVICE --best-effort GROUP, on a device divided into network classes"
 	case iso.IOWeight > 0:
 		return fmt.Sprintf("echo %s > /sys/block/DISK/queue/scheduler; berth run --io-weight %d -- COMMAND", iso.Scheduler, iso.IOWeight)
 	case iso.Scheduler != "":

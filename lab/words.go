@@ -27,6 +27,7 @@ func (a *analysis) words() {
 	a.say(a.readSaturated())
 	for _, s := range a.Experiment.Scenarios {
 		a.say(a.readSplit(s))
+		a.say(a.readGuard(s))
 	}
 	a.say(a.readDropped())
 	a.say(a.readNearest())
@@ -178,6 +179,33 @@ func (a *analysis) readSplit(s Scenario) string {
 		text += ": so full, its requests wait for each other, whoever else runs"
 	}
 	return text + "."
+}
+
+// readGuard says in how many rounds the guard acted, when, and what it did first.
+func (a *analysis) readGuard(s Scenario) string {
+	rounds := a.Valid(s.Name)
+	if !s.Isolation.Guard || len(rounds) == 0 {
+		return ""
+	}
+	var at []float64
+	what := ""
+	for _, d := range rounds {
+		i := slices.IndexFunc(d.Guard, func(act Act) bool { return act.Applied })
+		switch {
+		case i >= 0:
+			at, what = append(at, d.Guard[i].At), d.Guard[i].What
+		case len(at) == 0 && len(d.Guard) > 0:
+			what = d.Guard[0].What
+		}
+	}
+	if len(at) == 0 {
+		if what == "" {
+			what = "it found nothing"
+		}
+		return fmt.Sprintf("In %s the guard limited nobody: %s.", s.Name, what)
+	}
+	return fmt.Sprintf("In %s the guard acted in %d of %s, in the median %.1f s after the neighbour began, and last so: %s.",
+		s.Name, len(at), plain.Count(len(rounds), "round"), stats.Median(at), what)
 }
 
 // readNearest says what still separates the best strategy from the baseline.
