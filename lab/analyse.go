@@ -68,9 +68,8 @@ func (a *analysis) row(s Scenario) Row {
 func (a *analysis) quantiles(scenario string, valid []Decoded) []Quantile {
 	all := Responses(valid)
 	rounds, offered, censored := all, 0, 0
-	lags := pick(valid, func(d Decoded) stats.Round { return d.Lag })
 	if a.out.Undisturbed {
-		rounds, lags = nil, nil // the lag decides which requests are disturbed
+		rounds = nil
 	}
 	for _, d := range valid {
 		calm, ok := d.calm()
@@ -88,13 +87,12 @@ func (a *analysis) quantiles(scenario string, valid []Decoded) []Quantile {
 	for _, p := range percentiles() {
 		q := Quantile{P: p}
 		estimate, _ := quantile(rounds, p)
-		lag, late := quantile(lags, p)
 		if ok, why := stats.Supported(rounds, p); !ok {
 			q.Reason = why
 		} else {
 			q.Estimate, q.AtLeast = estimate, stats.AtLeast(censored, offered, p)
-			if ok, why := stats.LagGate(lag, estimate); late && !ok && !q.AtLeast {
-				q.AtMost = why
+			if !q.AtLeast {
+				q.AtMost = a.late(scenario, p)
 			}
 			if a.out.Undisturbed {
 				q.All, _ = quantile(all, p)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -259,6 +260,40 @@ func BenchmarkAnalyse(b *testing.B) {
 	}
 }
 
+// The words say how many CPUs of its own the tenant had, and how full they are.
+func TestCPUsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		wants float64
+		want  string
+	}{
+		{3.36, "In pinned the tenant has 6 of the 8 shared CPUs to itself, and wants 56 % of that."},
+		{4.8, "In pinned the tenant has 6 of the 8 shared CPUs to itself, and wants 80 % of that: so full, its requests wait for each other, whoever else runs."},
+	} {
+		r := fakeResult(t, usual())
+		r.Setup.CPUs, r.Setup.TenantCPUs = "0-7", tc.wants
+		if a := analysed(t, r); strings.Contains(strings.Join(a.Reading, "\n"), "to itself") {
+			t.Error("nothing was read back, and it says how many CPUs there were")
+		}
+		for i := range r.Rounds {
+			r.Rounds[i].Knobs = []Knob{{Of: Tenant, File: "cpuset.cpus", Value: "1-6"}, {Of: Neighbour, File: "cpuset.cpus", Value: "0,7"}}
+		}
+		if a := analysed(t, r); !slices.Contains(a.Reading, tc.want) {
+			t.Errorf("no %q in\n%s", tc.want, strings.Join(a.Reading, "\n"))
+		}
+	}
+}
+
+// lateResult is a run of whose requests nearly all were disturbed, so that all count.
+func lateResult(t *testing.T, scenarios map[string]fake) *Result {
+	t.Helper()
+	r := fakeResult(t, scenarios)
+	for i := range r.Rounds {
+		r.Rounds[i].Undisturbed = &Undisturbed{Response: encode(t, stats.NewHistogram()), LeftOut: r.Rounds[i].Load.Offered}
+	}
+	return r
+}
+
 // Response times beside which the generator's own lag is not small are upper bounds, where
 // requests do not leave one by one for it; lower bounds stay what they are.
 func TestUpperBounds(t *testing.T) {
@@ -270,14 +305,7 @@ func TestUpperBounds(t *testing.T) {
 		}
 		scenarios[name] = f
 	}
-	r := fakeResult(t, scenarios)
-	for i := range r.Rounds {
-		r.Rounds[i].Undisturbed = &Undisturbed{Response: encode(t, stats.NewHistogram()), LeftOut: r.Rounds[i].Load.Offered}
-	}
-	a, err := Analyse(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := analysed(t, lateResult(t, scenarios))
 	for scenario, want := range map[string]string{Baseline: "at most ", Unisolated: "at least ", "idle": ""} {
 		row := rowOf(t, a, scenario)
 		q, ok := p99of(row)
@@ -287,5 +315,72 @@ func TestUpperBounds(t *testing.T) {
 	}
 	if want := "; alone at most "; !strings.Contains(a.Answer[0], want) {
 		t.Errorf("the answer is %q, want %q in it", a.Answer[0], want)
+	}
+}
+
+// So are they in the samples by which other experiments judge; with a small lag, or where requests leave, they are not.
+func TestSamplesAreUpperBounds(t *testing.T) {
+	t.Parallel()
+	scenarios := map[string]fake{Baseline: {scale: 1, lag: 300}, "idle": {scale: 1, lag: 20, work: 1}}
+	calm := lateResult(t, scenarios)
+	for i := range calm.Rounds {
+		calm.Rounds[i].Undisturbed = &Undisturbed{Response: encode(t, stats.Merge(secondsOf(t, calm.Rounds[i])...).Histogram()), Requests: calm.Rounds[i].Load.Offered}
+	}
+	for name, r := range map[string]*Result{"all": lateResult(t, scenarios), "calm": calm} {
+		m, err := Measure(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		samples, undisturbed := m.Samples()
+		if undisturbed != (name == "calm") || len(samples) != 40 {
+			t.Fatalf("%s: %d samples, undisturbed %v", name, len(samples), undisturbed)
+		}
+		for _, s := range samples {
+			for _, figure := range []string{"p50", "p95", p99} {
+				if want := name == "all" && s.Cell == Baseline; (s.Late[figure] != "") != want {
+					t.Errorf("%s: %s of %s: %q, want a reason: %v", name, figure, s.Cell, s.Late[figure], want)
+				}
+			}
+		}
+	}
+}
+
+// Which of two upper bounds is the larger says nothing; an upper bound that is the smaller one does.
+func TestVerdictsOfUpperBounds(t *testing.T) {
+	t.Parallel()
+	a := analysed(t, lateResult(t, map[string]fake{
+		Baseline: {scale: 1, lag: 300}, BaselineAgain: {scale: 1, lag: 300}, Unisolated: {scale: 8, work: 1000, lag: 300, answered: 0.8},
+		"weighted": {scale: 2, work: 700, lag: 900}, "idle": {scale: 0.7, work: 600, lag: 300}, "limited": {scale: 0.7, work: 500, lag: 20}, "pinned": {scale: 3, work: 400, lag: 20},
+	}))
+	for _, tc := range []struct {
+		scenario, against string
+		want              stats.Verdict
+	}{
+		{BaselineAgain, Baseline, stats.Inconclusive}, // both are upper bounds
+		{"weighted", Baseline, stats.Inconclusive},
+		{"idle", Baseline, stats.Inconclusive},
+		{"limited", Baseline, stats.Inconclusive}, // alone may be as fast
+		{"pinned", Baseline, stats.Worse},         // alone may be faster still
+		{Unisolated, Baseline, stats.Worse},
+		{"idle", Unisolated, stats.Better},
+		{"pinned", Unisolated, stats.Better},
+		{"pinned", "idle", stats.Worse},
+		{"idle", "weighted", stats.Inconclusive},
+		{"limited", "weighted", stats.Inconclusive},
+		{"limited", "idle", stats.Inconclusive},
+		{"pinned", "limited", stats.Worse},
+	} {
+		c, _ := a.Compared(tc.scenario, tc.against)
+		f, _ := c.Figure(p99)
+		if f.Verdict != tc.want {
+			t.Errorf("%s against %s: %s (%s), want %s", tc.scenario, tc.against, f.Verdict, f.Why, tc.want)
+		}
+		if f.Verdict == stats.Inconclusive && !strings.Contains(f.Why, "upper bounds: the machine held up the generator, too") {
+			t.Errorf("%s against %s: %q", tc.scenario, tc.against, f.Why)
+		}
+	}
+	text := strings.Join(a.Answer, "\n")
+	if !strings.Contains(text, "hether idle is as good as alone is not decided (0.") || !strings.Contains(text, "times; both are upper bounds") || strings.Contains(text, "better than alone") {
+		t.Errorf("answer:\n%s", text)
 	}
 }

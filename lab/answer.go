@@ -245,7 +245,11 @@ func (a *analysis) answerAlone(best []Row) string {
 		case stats.Better:
 			parts = append(parts, row.Scenario+" is better than alone")
 		default:
-			parts = append(parts, fmt.Sprintf("whether %s is as good as alone is not decided (%s)", row.Scenario, span(*row.Ratio)))
+			why := span(*row.Ratio)
+			if row.Ratio.Known() && (row.Ratio.Low > 1 || row.Ratio.High < 1) {
+				why += "; " + row.Why
+			}
+			parts = append(parts, fmt.Sprintf("whether %s is as good as alone is not decided (%s)", row.Scenario, why))
 		}
 		same = false
 	}
@@ -430,27 +434,32 @@ func (a *analysis) command(s Scenario) string {
 		return fmt.Sprintf("systemd-run --scope -p 'IOReadBandwidthMax=/dev/DISK %dM' COMMAND", iso.IOMax>>20)
 	case iso.shares():
 		return fmt.Sprintf("berth run --net-classes FILE --net bulk -- COMMAND, %s", iso.sharesText())
+	case iso.Guard:
+		return "berth guard --mode enforce --sensitive SERVICE --best-effort GROUP, on a device divided into network classes"
 	case iso.IOWeight > 0:
 		return fmt.Sprintf("echo %s > /sys/block/DISK/queue/scheduler; berth run --io-weight %d -- COMMAND", iso.Scheduler, iso.IOWeight)
 	case iso.Scheduler != "":
 		return fmt.Sprintf("echo %s > /sys/block/DISK/queue/scheduler", iso.Scheduler)
 	case iso.Split:
-		return "berth run --class LSE --cpus " + a.tenantCPUs(s.Name) + " -- SERVICE"
+		if n := a.ownCPUs(s.Name); n > 0 {
+			return fmt.Sprintf("berth run --class LSE --cpus %d -- SERVICE", n)
+		}
+		return "berth run --class LSE --cpus N -- SERVICE"
 	}
 	return ""
 }
 
-// tenantCPUs is how many CPUs of its own the tenant had, as read back.
-func (a *analysis) tenantCPUs(scenario string) string {
+// ownCPUs is how many CPUs of its own the tenant had, as read back; 0 if unknown.
+func (a *analysis) ownCPUs(scenario string) int {
 	for _, d := range a.Valid(scenario) {
 		for _, k := range d.Knobs {
 			if k.Of != string(Tenant) || k.File != "cpuset.cpus" && k.File != "affinity" {
 				continue
 			}
 			if set, err := cpuset.Parse(k.Value); err == nil && set.Len() > 0 {
-				return fmt.Sprint(set.Len())
+				return set.Len()
 			}
 		}
 	}
-	return "N"
+	return 0
 }

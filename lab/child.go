@@ -49,7 +49,7 @@ type child struct {
 	stderr tail
 	exited chan struct{}
 	err    error // of Wait, once exited is closed
-	// keeps: it ends the program that it keeps when its input ends.
+	// keeps: it has something to end when its input ends: the program that it keeps, or what it has changed.
 	keeps bool
 	// outside is the tenant that it stands for, which is none of the lab's; all else is empty.
 	outside *outsider
@@ -61,9 +61,10 @@ type childConfig struct {
 	exe   string
 	args  []string
 	files []*os.File // descriptors 3 and up
-	keeps bool       // it keeps a program
+	keeps bool       // as of child
 	// network is the network namespace that it is in; nil is that of this process.
 	network *os.File
+	mounts  bool // it has mounts of its own
 }
 
 // start starts a child. It dies with this process, whatever happens to it, and
@@ -74,8 +75,11 @@ func (s *supervisor) start(cfg childConfig) (*child, error) {
 	c.cmd.ExtraFiles = cfg.files
 	c.cmd.Stderr = &c.stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if !c.keeps { // a keeper has its program to end first
+	if !c.keeps {
 		c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if cfg.mounts {
+		c.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	}
 	in, err := c.cmd.StdinPipe()
 	if err != nil {

@@ -160,10 +160,10 @@ func TestMadeUpExperiment(t *testing.T) {
 		if diff := cmp.Diff(inOrder(), bed.played); diff != "" {
 			t.Errorf("played (-want +got):\n%s", diff)
 		}
-		if last := steps[len(steps)-1]; last.Round != 12 || last.Rounds != 12 || last.Blocks != 3 || last.Left != 0 {
+		if last := steps[len(steps)-1]; last.Round != 9 || last.Rounds != 9 || last.Blocks != 3 || last.Left != 0 {
 			t.Errorf("at the end: %+v", last)
 		}
-		if s := steps[len(steps)-2]; s.Round != 11 || s.Block != 3 || s.Left < time.Second || s.Left > 3*time.Second {
+		if s := steps[len(steps)-2]; s.Round != 8 || s.Rounds != 9 || s.Block != 3 || s.Left < time.Second || s.Left > 3*time.Second {
 			t.Errorf("before the last round: %+v", s)
 		}
 	})

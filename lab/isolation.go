@@ -133,11 +133,14 @@ func (a *Analysis) narrow(within float64) bool {
 func (b *Testbed) Scenarios(spec Spec) []Cell {
 	var cells []Cell
 	for _, s := range spec.Scenarios {
+		settle, window := spec.lengthOf(s)
 		cells = append(cells, Cell{
-			Name: s.Name, Neighbour: s.Neighbour, Together: s.Isolation.Together, Settle: time.Duration(spec.Settle), Window: time.Duration(spec.Window),
+			Name: s.Name, Neighbour: s.Neighbour && !s.Isolation.Guard, Together: s.Isolation.Together, Settle: settle, Window: window,
 			Hooks: b.schedule(s.Isolation),
 			Prepare: func(c *Cell, _ int) (err error) {
-				c.Settings, err = b.settings(s)
+				if c.Settings, err = b.settings(s); err == nil && s.Isolation.Guard {
+					err = b.prepareGuard(c)
+				}
 				return err
 			},
 		})

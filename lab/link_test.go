@@ -97,9 +97,65 @@ func TestSharesText(t *testing.T) {
 		Baseline: "", BaselineAgain: "", Unisolated: "", "idle": "berth run --class BE -- COMMAND",
 		"net-ceiling": by + "{ceiling: 50%}",
 		"net-first":   by + "{floor: 20%, priority: 8}, beside a service of class first: {floor: 20%, priority: 1}",
+		"guarded":     "berth guard --mode enforce --sensitive SERVICE --best-effort GROUP, on a device divided into network classes",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// The words say in how many rounds the guard acted, when and how; or why it did not.
+func TestReadGuard(t *testing.T) {
+	t.Parallel()
+	capped := Act{At: 0.8, Applied: true, What: "applied send_cap"}
+	for name, tc := range map[string]struct {
+		acts func(block int) []Act
+		want string
+	}{
+		"acts": {func(block int) []Act {
+			return []Act{{At: 0.1, What: "no"}, {At: 0.75 + 0.01*float64(block), Applied: true, What: "applied send_cap"}}
+		}, "acted in 20 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap."},
+		"at times": {func(block int) []Act {
+			if block < 3 {
+				return []Act{capped}
+			}
+			return nil
+		}, "acted in 3 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap."},
+		"may not": {func(int) []Act { return []Act{{At: 1, What: "refused: the link is not divided"}} }, "limited nobody: refused: the link is not divided."},
+		"nothing": {func(int) []Act { return nil }, "limited nobody: it found nothing."},
+	} {
+		r := fakeResult(t, map[string]fake{Baseline: {scale: 1}, BaselineAgain: {scale: 1}, Unisolated: {scale: 3, work: 20e6}})
+		guarded := isolationOf(t, Net).Scenarios[6]
+		r.Experiment.Scenarios = append(r.Experiment.Scenarios[:3:3], guarded)
+		for _, round := range r.Rounds {
+			if round.Scenario == Unisolated {
+				round.Scenario, round.Position, round.Guard = guarded.Name, 3, tc.acts(round.Block)
+				r.Rounds = append(r.Rounds, round)
+			}
+		}
+		if a := analysed(t, r); !slices.Contains(a.Reading, "In guarded the guard "+tc.want) {
+			t.Errorf("%s: no %q in\n%s", name, tc.want, strings.Join(a.Reading, "\n"))
+		}
+	}
+}
+
+// A round with the guard is longer: it has to notice, and what waits has to be sent. It is announced.
+func TestGuardedLength(t *testing.T) {
+	t.Parallel()
+	e := isolationOf(t, Net)
+	cells := (&Testbed{Setup: &Setup{}}).Scenarios(e)
+	if c := cells[len(cells)-1]; c.Name != "guarded" || c.Settle != 2500*time.Millisecond || c.Window != 500*time.Millisecond || c.Neighbour || c.Hooks.Settle == nil {
+		t.Errorf("guarded: %+v", c)
+	}
+	if c := cells[2]; c.Settle != 300*time.Millisecond || !c.Neighbour {
+		t.Errorf("unisolated: %+v", c)
+	}
+	e.For, e.Blocks = 0, 10
+	if got, want := e.Length(), 6*time.Second+6*time.Second+10*(6*840*time.Millisecond+3040*time.Millisecond); got != want {
+		t.Errorf("ten blocks take %s, want %s", got, want)
+	}
+	if e.Fill(78 * time.Second); e.Blocks != 10 {
+		t.Errorf("%d blocks fit into 78 s, want 10 of 7.8 s", e.Blocks)
 	}
 }
 

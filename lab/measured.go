@@ -100,6 +100,19 @@ func (m *Measured) Valid(scenario string) []Decoded {
 	return valid
 }
 
+// late says why a percentile of a scenario is an upper bound: the generator's own lag is a part of it, and not a small one.
+// It is "" where that is small, or what the lag disturbed is left out.
+func (m *Measured) late(scenario string, p float64) string {
+	valid := m.Valid(scenario)
+	lag, known := quantile(pick(valid, func(d Decoded) stats.Round { return d.Lag }), p)
+	if m.undisturbed || !known {
+		return ""
+	}
+	response, _ := quantile(Responses(valid), p)
+	_, why := stats.LagGate(lag, response)
+	return why
+}
+
 // Total is what the rounds of a scenario that count came to together.
 type Total struct {
 	Seconds           float64

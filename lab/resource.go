@@ -105,6 +105,7 @@ func IsolationOf(r Resource) (Spec, error) {
 			beside("net-ceiling", "neighbour in a network class with a ceiling: half of the link", Isolation{NetNeighbour: traffic.Share{Ceiling: part(50)}}),
 			beside("net-first", "tenant in a network class of the first priority, neighbour of the last, and a floor for both: a fifth of the link",
 				Isolation{NetTenant: traffic.Share{Floor: part(20), Priority: 1}, NetNeighbour: traffic.Share{Floor: part(20), Priority: 8}}),
+			beside("guarded", "neighbour watched by berth guard, which acts once the tenant suffers", Isolation{Guard: true}),
 		)
 	default:
 		return e, fmt.Errorf("resource %q: not one of %s", r, resourceNames())
@@ -157,6 +158,9 @@ func (e Spec) validateResource() error {
 		iso := s.Isolation
 		if err := e.validateShares(s); err != nil {
 			return err
+		}
+		if iso.Guard && (e.Resource != Net || iso != (Isolation{Guard: true})) {
+			return fmt.Errorf("experiment: scenario %s: guard: only where the resource is %s, and without settings of its own", s.Name, Net)
 		}
 		for _, rule := range []struct {
 			name        string
@@ -291,9 +295,12 @@ func (b *Testbed) share() error {
 	return err
 }
 
-// schedule has the disk's scheduler or the network classes of a strategy at work for the length
-// of a round.
+// schedule has the disk's scheduler, the network classes or the guard of a strategy at work for the
+// length of a round.
 func (b *Testbed) schedule(iso Isolation) Hooks {
+	if iso.Guard {
+		return Hooks{Settle: b.guarded}
+	}
 	if iso.shares() {
 		return Hooks{Settle: func(_ context.Context, r *Running) error {
 			plan, err := b.link.plan(iso)
@@ -320,6 +327,9 @@ func (b *Testbed) schedule(iso Isolation) Hooks {
 func (b *Testbed) press(iso Isolation, tenant, neighbour *cgroup.Limits) error {
 	neighbour.MemoryMax, neighbour.MemoryHigh, tenant.MemoryLow = iso.MemoryMax, iso.MemoryHigh, iso.MemoryLow
 	neighbour.IOWeight = int(iso.IOWeight)
+	if iso.Guard {
+		return b.link.lacks
+	}
 	if iso.shares() {
 		_, err := b.link.plan(iso)
 		return err

@@ -55,6 +55,8 @@ func TestResourcesRefuse(t *testing.T) {
 	}{
 		{CPU, `resource "gpu"`, func(e *Spec) { e.Resource = "gpu" }},
 		{CPU, "memoryMax: only where the resource is memory, not cpu", func(e *Spec) { e.Scenarios[3].Isolation.MemoryMax = 1 << 20 }},
+		{CPU, "scenario weighted: guard: only where the resource is net", func(e *Spec) { e.Scenarios[3].Isolation = Isolation{Guard: true} }},
+		{Net, "scenario net-first: guard: only where the resource is net, and without settings", func(e *Spec) { e.Scenarios[5].Isolation.Guard = true }},
 		{CPU, "ioWeight: only where", func(e *Spec) { e.Scenarios[3].Isolation.IOWeight = 1 }},
 		{CPU, `scheduler "bfq"`, func(e *Spec) { e.Scenarios[3].Isolation.Scheduler = "bfq" }},
 		{CPU, `kernel "cache" does not press on cpu: want spin`, func(e *Spec) { e.Neighbour.Kernel, e.Resource = "cache", "" }},

@@ -144,6 +144,8 @@ type Round struct {
 	Host  HostUsage `json:"host"`
 	// LinkBytes went over the link that tenant and neighbour compete for, with their headers.
 	LinkBytes *float64 `json:"linkBytes,omitempty"`
+	// Guard is what the guard did, in a scenario that has one.
+	Guard []Act `json:"guard,omitempty"`
 	// Probes were taken before the round; most rounds have none.
 	Probes []noise.ProbeReading `json:"probes,omitempty"`
 	// Undrained is how many requests the tenant had not answered 2 s after the round.

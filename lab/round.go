@@ -164,7 +164,7 @@ func (p *processes) measure(ctx context.Context, cfg load.Config, hooks Hooks, r
 	if err := p.generator.send(start{at}); err != nil {
 		return err
 	}
-	p.running = &Running{procs: p, start: at}
+	p.running = &Running{procs: p, start: at, round: round}
 	wait, err := p.running.call(ctx, hooks)
 	if err != nil {
 		return err
@@ -257,6 +257,13 @@ func (p *processes) reading() (r reading, err error) {
 			return r, err
 		}
 		r.throttled += told[watch.CPUThrottled]
+	}
+	if g := p.bed.guardian; g != nil {
+		used, _, err := proc.ProcessCPU(os.DirFS("/"), g.pid())
+		if err != nil {
+			return r, err
+		}
+		r.used += used.Seconds()
 	}
 	if p.bed.opt.Weight == 0 { // else it stands among the roles
 		var own unix.Rusage

@@ -199,13 +199,17 @@ func (r *runner) part(ctx context.Context, p Part) error {
 		}
 		r.progress.Block++
 		order := stats.Order(names, ran, r.Seed)
-		order = slices.DeleteFunc(order, func(name string) bool { return r.Header.dropped(name, ran) })
+		order = slices.DeleteFunc(order, func(name string) bool { return !r.turns(cells[name], ran) })
 		for position, name := range order {
 			r.progress.Scenario = p.Name + name
 			if err := r.turn(ctx, cells[name], ran, position); err != nil {
 				return fmt.Errorf("%s%s, block %d: %w", p.Name, name, ran+1, err)
 			}
-			r.progress.Round++
+			if r.skipped[name] {
+				r.forgo(&p, cells[name], ran)
+			} else {
+				r.progress.Round++
+			}
 		}
 	}
 	r.resize(&p, ran, (ran-p.Blocks)*r.left(p.Cells, ran))
@@ -221,7 +225,7 @@ func (r *runner) look(p *Part, block int) error {
 	if err != nil {
 		return err
 	}
-	rounds := (p.Blocks - block) * r.left(p.Cells, block)
+	rounds, was := (p.Blocks-block)*r.left(p.Cells, block), time.Duration(p.Blocks-block)*r.length(p.Cells, block)
 	for _, cell := range cells {
 		r.Header.Dropped = append(r.Header.Dropped, Dropped{cell, block})
 	}
@@ -229,15 +233,47 @@ func (r *runner) look(p *Part, block int) error {
 	case kept == 0:
 		r.resize(p, block, -rounds)
 	case len(cells) > 0:
-		r.resize(p, block+rounds/kept, rounds/kept*kept-rounds)
+		more := int(was / r.length(p.Cells, block))
+		r.resize(p, block+more, more*kept-rounds)
 	}
 	return nil
+}
+
+// forgo takes away the rounds of a cell that cannot be measured, from a block on. Where the run
+// has a time to fill, and a look gives time to others, the others get its time, too.
+func (r *runner) forgo(p *Part, c Cell, block int) {
+	rounds, kept := p.Blocks-block, r.left(p.Cells, block)
+	if r.Look == 0 || r.Ends.IsZero() || kept == 0 {
+		r.progress.Rounds -= rounds
+		return
+	}
+	more := int(time.Duration(rounds) * length(c) / r.length(p.Cells, block))
+	more = max(0, min(more, MaxBlocks-p.Blocks))
+	r.resize(p, p.Blocks+more, more*kept-rounds)
+}
+
+// length is how long a round of a cell takes by itself.
+func length(c Cell) time.Duration { return max(c.Settle+c.Window, 1) }
+
+// length is that of the cells that have a turn in a block.
+func (r *runner) length(cells []Cell, block int) (sum time.Duration) {
+	for _, c := range cells {
+		if r.turns(c, block) {
+			sum += length(c)
+		}
+	}
+	return sum
+}
+
+// turns says whether a cell has a turn in a block.
+func (r *runner) turns(c Cell, block int) bool {
+	return !r.skipped[c.Name] && !r.Header.dropped(c.Name, block)
 }
 
 // left is how many of the cells have a turn in a block.
 func (r *runner) left(cells []Cell, block int) (n int) {
 	for _, c := range cells {
-		if !r.Header.dropped(c.Name, block) {
+		if r.turns(c, block) {
 			n++
 		}
 	}
@@ -292,9 +328,6 @@ func (r *runner) turn(ctx context.Context, c Cell, block, position int) error {
 		return nil
 	}
 	r.opt.tell(r.progress)
-	if r.skipped[c.Name] {
-		return nil
-	}
 	err := r.measure(ctx, c, block, position)
 	var left *NotRestoredError
 	if errors.Is(err, kernel.ErrNotSupported) && !errors.As(err, &left) {

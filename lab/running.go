@@ -21,6 +21,7 @@ import (
 type Running struct {
 	procs *processes
 	start int64 // of the load: CLOCK_MONOTONIC, ns
+	round *Round
 
 	mutex  sync.Mutex
 	extra  []*child

@@ -22,11 +22,18 @@ var (
 // Samples are the figures of the rounds that count. The response times are those of
 // undisturbed requests, where every cell has enough of them. undisturbed says so.
 func (m *Measured) Samples() (all []stats.Sample, undisturbed bool) {
+	late := map[string]map[string]string{}
 	for _, d := range m.Decoded {
 		if d.Excluded != "" {
 			continue
 		}
-		s := stats.Sample{Cell: d.Scenario, Block: d.Block, Figures: map[string]float64{}}
+		if late[d.Scenario] == nil {
+			late[d.Scenario] = map[string]string{}
+			for _, f := range []stats.Figure{P50, P95, P99} {
+				late[d.Scenario][f.Name] = m.late(d.Scenario, percentile(f.Name))
+			}
+		}
+		s := stats.Sample{Cell: d.Scenario, Block: d.Block, Figures: map[string]float64{}, Late: late[d.Scenario]}
 		s.Failed = d.failed()
 		s.Bound = stats.Saturated(d.Load.DoneInWindow, d.Load.Offered) || stats.AtLeast(d.Censored, d.Load.Offered, headline)
 		if response, ok := m.figures.rounds[d.Scenario][d.Block]; ok {

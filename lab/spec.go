@@ -143,6 +143,8 @@ type Isolation struct {
 	// NetTenant and NetNeighbour are network classes of the two: what each may send.
 	NetTenant    traffic.Share `json:"netTenant,omitzero"`
 	NetNeighbour traffic.Share `json:"netNeighbour,omitzero"`
+	// Guard has the guard watch the two, and act on the neighbour once the tenant suffers.
+	Guard bool `json:"guard,omitempty"`
 }
 
 // The scenarios that the analysis knows by name.
@@ -240,6 +242,7 @@ func (e *Spec) Use(name string) error {
 				e.Settle = Duration(settleMemory)
 			case Net:
 				e.Settle = Duration(settleNet)
+				e.For = e.For * 3 / 2 // the guard's rounds are long
 			}
 			return nil
 		}
@@ -253,16 +256,17 @@ const MaxBlocks = 10_000
 
 // Fill asks for as many blocks as fit into a time. So many cannot be more than this.
 func (e *Spec) Fill(limit time.Duration) {
-	round := time.Duration(e.Settle + e.Window)
-	block := max(time.Duration(len(e.Scenarios))*round, time.Millisecond)
-	e.For, e.Blocks = Duration(limit), int(min(max(limit/block, leastBlocks), MaxBlocks))
+	e.For, e.Blocks = Duration(limit), int(min(max(limit/max(e.block(0), time.Millisecond), leastBlocks), MaxBlocks))
 }
 
 // Length is about how long the run takes: rounds, what lies between them, and
 // calibration. A tenant that cannot keep up takes longer.
 func (e Spec) Length() time.Duration {
 	const between, before = 40 * time.Millisecond, 6 * time.Second
-	length := before + time.Duration(e.Blocks*len(e.Scenarios))*(time.Duration(e.Settle+e.Window)+between)
+	length := before + time.Duration(e.Blocks)*e.block(between)
+	if slices.ContainsFunc(e.Scenarios, func(s Scenario) bool { return s.Isolation.Guard }) {
+		length += guardLearns
+	}
 	if e.For > 0 {
 		length = min(length, time.Duration(e.For))
 	}

@@ -78,8 +78,10 @@ type Testbed struct {
 	// neighbours are those started so far, by what no process of this backend can lose
 	// again, and by what they are.
 	neighbours map[string]*neighbour
-	disk       disk  // nil until it is asked for
-	link       *link // nil where nobody competes for one
+	disk       disk      // nil until it is asked for
+	link       *link     // nil where nobody competes for one
+	guardian   *guardian // nil before the first round that has one
+	machine    *machine.Machine
 	later      []func() error
 	outside    *outsider            // the tenant, if it runs already
 	procs      *processes           // nil while none live
@@ -223,7 +225,7 @@ func prepare(spec *Spec, h *Header, opt Options) (*Testbed, error) {
 	for n := range opt.Servers {
 		opt.Roles = append(opt.Roles, Server(n+1))
 	}
-	b := &Testbed{spec: *spec, opt: opt, places: pl, outside: outside, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}, counters: map[Role]counter{}}
+	b := &Testbed{spec: *spec, opt: opt, places: pl, outside: outside, machine: m, Setup: &now.Setup, parked: map[setup]*processes{}, neighbours: map[string]*neighbour{}, counters: map[Role]counter{}}
 	if err := b.chooseLoad(m); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -180,7 +181,7 @@ func (a *analysis) compare() {
 				continue
 			}
 			j := p.Judge(stats.Among(len(family)*a.Experiment.looks(), len(quantities()), quantity == p99))
-			j.Temper(a.bounds(c.scenario), a.bounds(c.against), c.against)
+			j.Temper(a.bounds(quantity, c.scenario), a.bounds(quantity, c.references...), c.against)
 			f := Figure{
 				Quantity: quantity, Interval: j.Interval, P: j.P, Verdict: j.Verdict, Why: j.Why, MoreBlocks: j.MoreBlocks, Sees: j.Sees,
 				Pooled: a.figures.pooled(c.scenario, c.references, quantity),
@@ -211,15 +212,21 @@ func (f Figure) Hides() bool {
 	return f.Pooled > hidden*f.Estimate && f.Pooled > f.High
 }
 
-// bounds says whether the response times of a scenario are lower bounds, and of what.
-func (a *analysis) bounds(scenario string) stats.Bounds {
-	switch row, _ := a.find(scenario); {
-	case row.Failed:
-		return stats.Failed
-	case row.LowerBound():
-		return stats.Queued
+// bounds says whether a quantity of any of the scenarios is a bound: slow is, as the p99 is.
+func (a *analysis) bounds(quantity string, scenarios ...string) (all stats.Bounds) {
+	p := cmp.Or(percentile(quantity), headline)
+	for _, scenario := range scenarios {
+		row, _ := a.find(scenario)
+		switch {
+		case row.Failed:
+			all = max(all, stats.Failed)
+		case row.LowerBound():
+			all = max(all, stats.Queued)
+		case slices.ContainsFunc(row.Quantiles, func(q Quantile) bool { return q.P == p && q.AtMost != "" }):
+			all = max(all, stats.Late)
+		}
 	}
-	return stats.Exact
+	return all
 }
 
 // judge gives each row its verdicts, from the comparisons.

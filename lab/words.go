@@ -25,6 +25,10 @@ func (a *analysis) words() {
 		}
 	}
 	a.say(a.readSaturated())
+	for _, s := range a.Experiment.Scenarios {
+		a.say(a.readSplit(s))
+		a.say(a.readGuard(s))
+	}
 	a.say(a.readDropped())
 	a.say(a.readNearest())
 	if len(rows) > 0 && a.out.Floor != nil && orCPU(a.Experiment.Resource) == CPU {
@@ -158,6 +162,50 @@ func (a *analysis) readSaturated() string {
 	}
 	return fmt.Sprintf("In %s the tenant answers more slowly than requests are due: its queue grows for as long as the round lasts (%s here), "+
 		"so these latencies are lower bounds and would be larger in a longer round.", list(names), Latency(float64(a.Experiment.Window)/1e3))
+}
+
+// crowded is the share (0-1) of CPUs of its own that a tenant wants from which on words say so.
+const crowded = 0.7
+
+// readSplit says how many CPUs of its own the tenant had, and how full they were.
+func (a *analysis) readSplit(s Scenario) string {
+	own := a.ownCPUs(s.Name)
+	if !s.Isolation.Split || own == 0 || a.Setup.TenantCPUs == 0 {
+		return ""
+	}
+	wants := a.Setup.TenantCPUs / float64(own)
+	text := fmt.Sprintf("In %s the tenant has %d of the %d shared CPUs to itself, and wants %.0f %% of that", s.Name, own, a.cpus(), 100*wants)
+	if wants > crowded {
+		text += ": so full, its requests wait for each other, whoever else runs"
+	}
+	return text + "."
+}
+
+// readGuard says in how many rounds the guard acted, when, and what it did first.
+func (a *analysis) readGuard(s Scenario) string {
+	rounds := a.Valid(s.Name)
+	if !s.Isolation.Guard || len(rounds) == 0 {
+		return ""
+	}
+	var at []float64
+	what := ""
+	for _, d := range rounds {
+		i := slices.IndexFunc(d.Guard, func(act Act) bool { return act.Applied })
+		switch {
+		case i >= 0:
+			at, what = append(at, d.Guard[i].At), d.Guard[i].What
+		case len(at) == 0 && len(d.Guard) > 0:
+			what = d.Guard[0].What
+		}
+	}
+	if len(at) == 0 {
+		if what == "" {
+			what = "it found nothing"
+		}
+		return fmt.Sprintf("In %s the guard limited nobody: %s.", s.Name, what)
+	}
+	return fmt.Sprintf("In %s the guard acted in %d of %s, in the median %.1f s after the neighbour began, and last so: %s.",
+		s.Name, len(at), plain.Count(len(rounds), "round"), stats.Median(at), what)
 }
 
 // readNearest says what still separates the best strategy from the baseline.

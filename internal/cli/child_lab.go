@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/lab/guarded"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
@@ -21,6 +22,9 @@ func labChildren() []*cobra.Command {
 		}
 	}
 	return []*cobra.Command{
+		child("__guard", "Guard of the lab", func(cmd *cobra.Command) error {
+			return guarded.Child(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		}),
 		child("__load", "Load generator of the lab", func(cmd *cobra.Command) error {
 			// The loop reads its schedule only, so the end of the context ends the
 			// process here.

@@ -97,9 +97,11 @@ func listText(all []listed) string {
 
 // about rounds a length of time for people.
 func about(d time.Duration) string {
-	switch {
-	case d < time.Minute:
+	switch tens := d.Round(10 * time.Second); {
+	case d.Round(time.Second) < time.Minute:
 		return d.Round(time.Second).String()
+	case d < 10*time.Minute && tens%time.Minute != 0:
+		return fmt.Sprintf("%d min %d s", tens/time.Minute, tens%time.Minute/time.Second)
 	case d < time.Hour:
 		return fmt.Sprintf("%.0f min", d.Minutes())
 	}

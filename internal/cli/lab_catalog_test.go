@@ -13,6 +13,19 @@ import (
 	"berth.dev/berth/lab/catalog"
 )
 
+// A time is said so that a run of just that length is within a fifth of it.
+func TestAbout(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		28 * time.Second: "28s", 59600 * time.Millisecond: "1 min", 83 * time.Second: "1 min 20 s", 2 * time.Minute: "2 min", 118 * time.Second: "2 min",
+		4*time.Minute + 31*time.Second: "4 min 30 s", 9*time.Minute + 58*time.Second: "10 min", 17*time.Minute + 20*time.Second: "17 min", 100 * time.Minute: "1.7 h",
+	} {
+		if got := about(d); got != want {
+			t.Errorf("%s: %q, want %q", d, got, want)
+		}
+	}
+}
+
 func TestLabList(t *testing.T) {
 	t.Parallel()
 	stdout, stderr, code := berth(t, "lab", "list")

@@ -302,7 +302,7 @@ func TestLabLinkForReal(t *testing.T) {
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
-			r := startLab(t, "--resource", "net", "--scenario", "net-first,unisolated")
+			r := startLab(t, "--resource", "net", "--scenario", "net-first,unisolated,guarded")
 			var dir string
 			for deadline := time.Now().Add(2 * time.Minute); dir == ""; time.Sleep(50 * time.Millisecond) {
 				if files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile)); len(files) == 1 {
@@ -337,12 +337,54 @@ func TestLabLinkForReal(t *testing.T) {
 			checkRun(t, result)
 			for _, round := range result.Rounds {
 				full := round.Scenario == lab.Unisolated || round.Scenario == "net-first"
+				if round.Scenario == "guarded" {
+					continue // as the guard sees fit
+				}
 				if use := 8 * *round.LinkBytes / round.Seconds / float64(result.Experiment.LinkRate); use > 1.1 || full != (use > 0.5) {
 					t.Errorf("%s: %.2f of the link are used", round.Scenario, use)
 				}
 			}
 			expectNothingLeft(t, cmd.Process.Pid)
 		})
+	}
+}
+
+// The guard limits the neighbour that fills the link, in its own scenario alone.
+func TestLabGuardedLinkForReal(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	r := startLab(t, "--resource", "net", "--scenario", "unisolated,guarded", "--rounds", "4")
+	if err := r.cmd.Wait(); err != nil {
+		if strings.Contains(r.output.String(), "not supported") {
+			t.Skip(&r.output)
+		}
+		t.Fatalf("%v\n%s", err, &r.output)
+	}
+	expectNothingLeft(t, r.cmd.Process.Pid)
+	files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile))
+	result, err := lab.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Skipped) > 0 {
+		t.Skip(result.Skipped)
+	}
+	limited := 0
+	for _, round := range result.Rounds {
+		use := 8 * *round.LinkBytes / round.Seconds / float64(result.Experiment.LinkRate)
+		applied := slices.ContainsFunc(round.Guard, func(a lab.Act) bool { return a.Applied && strings.Contains(a.What, "send_cap neighbour") })
+		switch {
+		case round.Scenario != "guarded" && len(round.Guard) > 0:
+			t.Errorf("%s: the guard acts: %+v", round.Scenario, round.Guard)
+		case round.Scenario == lab.Unisolated && use < 0.8:
+			t.Errorf("%s: %.2f of the link are used", round.Scenario, use)
+		case applied && use < 0.7:
+			limited++
+		}
+	}
+	if limited == 0 {
+		t.Errorf("the guard never limited the neighbour\n%s", &r.output)
 	}
 }
 

@@ -75,7 +75,7 @@ func Rooms() []Room {
 		}},
 		{Path: "lab/report", May: []string{"internal/plain", "cpuset", "machine", "lab", "lab/stats", "lab/load", "lab/noise", "lab/program"}},
 		{Path: "lab/guarded", May: []string{
-			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "internal/strictyaml", "watch", "watch/cgroupstat",
+			"kernel", "kernel/cgroup", "place", "guard", "guard/detect", "guard/control", "guard/actuate", "lab", "lab/stats", "lab/noise", "lab/report", "internal/plain", "internal/netlink", "internal/strictyaml", "watch", "watch/cgroupstat",
 		}},
 		{Path: "lab/neighbours", May: []string{
 			"cpuset", "machine", "kernel", "internal/plain", "lab", "lab/load", "lab/noise", "lab/stats", "lab/report",

@@ -54,8 +54,17 @@ func TestLength(t *testing.T) {
 				announced, began := x.Length(x.Host.Machine), time.Now()
 				time.Sleep(5 * time.Second) // calibration
 				run := lab.Experiment{Parts: []lab.Part{{Blocks: e.Blocks, Cells: cells}}, Result: x, Header: &x.Header, Ends: began.Add(time.Duration(e.For))}
-				if err := lab.Run(t.Context(), run, bed{between}, lab.Options{Dir: t.TempDir()}); err != nil {
+				var last lab.Progress
+				tell := func(p lab.Progress) {
+					if last = p; p.Block == 3 && p.Left > announced {
+						t.Errorf("%s: %s left, of %s", x.design.name, p.Left, announced)
+					}
+				}
+				if err := lab.Run(t.Context(), run, bed{between}, lab.Options{Dir: t.TempDir(), Progress: tell}); err != nil {
 					t.Fatal(err)
+				}
+				if want := x.Experiment.Blocks; last.Rounds%(len(cells)-tc.skipped) != 0 || last.Round != last.Rounds || want*(len(cells)-tc.skipped) < last.Rounds {
+					t.Errorf("%s: in the end round %d of %d, of %d cells in at most %d blocks", x.design.name, last.Round, last.Rounds, len(cells)-tc.skipped, want)
 				}
 				if took := time.Since(began); took < announced*8/10 || took > announced*12/10 || len(x.Skipped) != tc.skipped {
 					t.Errorf("%s, %s between rounds: took %s, %s announced; skipped %v, want %d", x.design.name, between, took, announced, x.Skipped, tc.skipped)

@@ -262,7 +262,8 @@ func TestTimesCountFromTheOnset(t *testing.T) {
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	var w watching
-	all, err := w.workloads(func(role lab.Role) (string, bool) { return "/lab/" + string(role), true })
+	dirs := map[lab.Role]string{lab.Tenant: "cpu/lab/tenant", lab.Neighbour: "cpu/lab/neighbour", lab.Bystander: "cpu/lab/bystander"}
+	all, err := w.workloads(dirs, func(dir string) (string, bool) { return strings.TrimPrefix(dir, "cpu"), true })
 	slices.SortFunc(all, func(a, b guard.Workload) int { return strings.Compare(a.Group, b.Group) })
 	want := []guard.Workload{{Group: "/lab/bystander", Class: place.BE}, {Group: "/lab/neighbour", Class: place.BE}, {Group: "/lab/tenant", Class: place.LS, Sensitive: true}}
 	if diff := cmp.Diff(want, all); diff != "" || err != nil {
@@ -271,7 +272,7 @@ func TestWorkloads(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"bystander": "/lab/bystander", "neighbour": "/lab/neighbour", "tenant": "/lab/tenant"}, w.groups); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	if _, err := w.workloads(func(role lab.Role) (string, bool) { return "", role != lab.Bystander }); err == nil {
+	if _, err := w.workloads(dirs, func(dir string) (string, bool) { return "", dir != dirs[lab.Bystander] }); err == nil {
 		t.Error("a group that the guard cannot see: no error")
 	}
 }

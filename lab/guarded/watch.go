@@ -44,6 +44,15 @@ func (x *experiment) watch(ctx context.Context, zero time.Time) (end func(*Trial
 
 // open starts the guard in a mode.
 func (x *experiment) open(ctx context.Context, zero time.Time, mode control.Mode) (*watching, error) {
+	groups := map[lab.Role]string{}
+	for role := range classes() {
+		groups[role] = x.bed.Group(role).Dirs()[0]
+	}
+	return open(ctx, zero, mode, groups, guard.Options{Machine: x.Host.Machine, Window: time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe})
+}
+
+// open starts a guard of the groups of roles, by their directories below the root.
+func open(ctx context.Context, zero time.Time, mode control.Mode, groups map[lab.Role]string, opt guard.Options) (*watching, error) {
 	root, err := kernel.Open("/")
 	if err != nil {
 		return nil, err
@@ -62,18 +71,13 @@ func (x *experiment) open(ctx context.Context, zero time.Time, mode control.Mode
 	if _, err := act.Take(state); err != nil {
 		return nil, errors.Join(err, w.shut())
 	}
-	path := func(role lab.Role) (string, bool) { return host.Path(x.bed.Group(role).Dirs()[0]) }
-	workloads, err := w.workloads(path)
+	workloads, err := w.workloads(groups, host.Path)
 	if err != nil {
 		return nil, errors.Join(err, w.shut())
 	}
-	opt := guard.Options{
-		Sensors: host, Actuator: act, Machine: x.Host.Machine,
-		Workloads: func(context.Context) ([]guard.Workload, error) { return workloads, nil },
-		Control:   control.Config{Mode: mode, Own: host.OwnGroup()},
-		Window:    time.Duration(x.Experiment.Window), Probe: x.Experiment.Probe,
-		Found: w.found, Acted: w.acted, Failed: w.fail,
-	}
+	opt.Sensors, opt.Actuator, opt.Control = host, act, control.Config{Mode: mode, Own: host.OwnGroup()}
+	opt.Workloads = func(context.Context) ([]guard.Workload, error) { return workloads, nil }
+	opt.Found, opt.Acted, opt.Failed = w.found, w.acted, w.fail
 	if w.runner, err = guard.New(opt); err != nil {
 		return nil, errors.Join(err, w.shut())
 	}
@@ -93,13 +97,14 @@ func (w *watching) take() (findings []Finding, events []Event) {
 
 // workloads are what the guard is told of: the group of each role that it may accuse or look
 // after, by its path.
-func (w *watching) workloads(path func(lab.Role) (group string, ok bool)) (all []guard.Workload, err error) {
+func (w *watching) workloads(dirs map[lab.Role]string, path func(dir string) (group string, ok bool)) (all []guard.Workload, err error) {
 	w.groups = map[string]string{}
-	for role, class := range classes() {
-		group, ok := path(role)
+	for role, dir := range dirs {
+		group, ok := path(dir)
 		if !ok {
 			return nil, fmt.Errorf("group %s: not in a tree that the guard looks at", role)
 		}
+		class := classes()[role]
 		w.groups[string(role)] = group
 		all = append(all, guard.Workload{Group: group, Class: class, Sensitive: class.Traits().Sensitive})
 	}

@@ -112,7 +112,10 @@ func (j Judged) Table() *Table {
 	}
 	t.Columns = append(t.Columns, n)
 	if len(bounds) > 0 {
-		t.Notes = []string{"Response times are lower bounds, as requests failed, were unfinished or queued without end: " + strings.Join(bounds, ", ") + "."}
+		t.Notes = append(t.Notes, "Response times are lower bounds, as requests failed, were unfinished or queued without end: "+strings.Join(bounds, ", ")+".")
+	}
+	if why := j.lateness(); why != "" {
+		t.Notes = append(t.Notes, "≤ upper bound, as the machine held up the generator, too: "+why+".")
 	}
 	return t
 }
@@ -156,7 +159,7 @@ func (j Judged) columns(f stats.Figure) (value, ratio Column) {
 	for _, c := range j.Cells {
 		cell := Cell{Text: absent}
 		if v, ok := typical[c.Name]; ok {
-			cell.Text = atLeast(f.Unit == stats.Microseconds && j.Bound(c.Name)) + write(v)
+			cell.Text = j.bounds(f, c.Name, "≥", "≤") + write(v)
 		}
 		value.Cells = append(value.Cells, cell)
 		ratio.Cells = append(ratio.Cells, j.ratio(f, c.Name))
@@ -181,13 +184,34 @@ func (j Judged) Of(cell, against, figure string) stats.Compared {
 // P99 is that of the typical round in words.
 func (j Judged) P99(cell string) string {
 	us, ok := stats.Typical(j.Samples, cell, lab.P99.Name)
-	switch {
-	case !ok:
+	if !ok {
 		return "unknown"
-	case j.Bound(cell):
-		return "at least " + lab.Latency(us)
 	}
-	return lab.Latency(us)
+	return j.bounds(lab.P99, cell, "at least ", "at most ") + lab.Latency(us)
+}
+
+// bounds marks a figure of a cell that is a lower or an upper bound.
+func (j Judged) bounds(f stats.Figure, cell, lower, upper string) string {
+	switch b := stats.BoundsOf(j.Samples, f.Name, cell); {
+	case f.Unit != stats.Microseconds:
+	case b.Lower():
+		return lower
+	case b == stats.Late:
+		return upper
+	}
+	return ""
+}
+
+// lateness says of the first figure that is an upper bound why it is one.
+func (j Judged) lateness() string {
+	for _, s := range j.Samples {
+		for _, f := range j.Figures {
+			if why := s.Late[f.Name]; why != "" && j.bounds(f, s.Cell, "", "≤") != "" {
+				return why
+			}
+		}
+	}
+	return ""
 }
 
 // Bound says whether the response times of a cell are lower bounds.

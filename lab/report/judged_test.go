@@ -103,6 +103,30 @@ func TestHeatMap(t *testing.T) {
 	}
 }
 
+// Where the generator was late itself, figures are upper bounds, and marked.
+func TestJudgedUpperBounds(t *testing.T) {
+	t.Parallel()
+	j, _ := judged(t)
+	for i := range j.Samples {
+		if j.Samples[i].Cell == "idle" {
+			j.Samples[i].Late = map[string]string{lab.P99.Name: "lag of 5 µs"}
+		}
+	}
+	if got := j.P99("idle"); !strings.HasPrefix(got, "at most ") {
+		t.Errorf("p99 of idle: %s", got)
+	}
+	table := j.Table()
+	row := slices.IndexFunc(table.Columns[0].Cells, func(c Cell) bool { return c.Text == "idle" })
+	for _, c := range table.Columns {
+		if marked := strings.HasPrefix(c.Cells[row].Text, "≤"); marked != (c.Head == lab.P99.Name) {
+			t.Errorf("%s of idle: %s", c.Head, c.Cells[row].Text)
+		}
+	}
+	if !slices.Contains(table.Notes, "≤ upper bound, as the machine held up the generator, too: lag of 5 µs.") {
+		t.Errorf("notes %q", table.Notes)
+	}
+}
+
 func TestJudgedHeadline(t *testing.T) {
 	t.Parallel()
 	of := func(cell string, ratio float64, v stats.Verdict) stats.Compared {

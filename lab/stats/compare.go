@@ -30,6 +30,8 @@ type Sample struct {
 	// Bound: the response times are lower bounds, as requests failed or queued without end;
 	// Failed: as they failed.
 	Bound, Failed bool
+	// Late says why figures of the cell are upper bounds, by name: the generator was late itself.
+	Late map[string]string
 }
 
 // Versus is one comparison: of a cell with one or more references, which are called Against.
@@ -76,7 +78,7 @@ func Compare(samples []Sample, figures []Figure, family []Versus) []Compared {
 			}
 			j := p.Judge(among)
 			if f.Unit == Microseconds {
-				j.Temper(BoundsOf(samples, v.Cell), worst(samples, v.References), v.Against)
+				j.Temper(BoundsOf(samples, f.Name, v.Cell), BoundsOf(samples, f.Name, v.References...), v.Against)
 			}
 			all = append(all, f.compared(v, j))
 		}
@@ -128,7 +130,7 @@ func (f Figure) Typically(samples []Sample, cell string, confidence float64) Int
 }
 
 // LowerBound says whether the response times of a cell are lower bounds, in a fifth of its rounds or more.
-func LowerBound(samples []Sample, cell string) bool { return BoundsOf(samples, cell) != Exact }
+func LowerBound(samples []Sample, cell string) bool { return BoundsOf(samples, "", cell).Lower() }
 
 // blocks are the figures of the cell and its references, of each block that has both. Of what is better if there is
 // more the inverse is compared.
@@ -182,45 +184,47 @@ func (f Figure) compared(v Versus, j Judgement) Compared {
 	return c
 }
 
-// Bounds says of what a cell's response times are only lower bounds.
+// Bounds says of what a cell's response times are only bounds.
 type Bounds int
 
-// The response times of a cell are exact; or requests queued for as long as a round lasted, and so
-// are as bad as the round is long; or requests failed.
+// The response times of a cell are exact; or upper bounds, as the generator was late itself; or lower
+// bounds, as requests queued for as long as a round lasted, and so are as bad as the round is long, or
+// as requests failed.
 const (
 	Exact Bounds = iota
+	Late
 	Queued
 	Failed
 )
 
-// BoundsOf are those of a cell: of a fifth of its rounds, or more.
-func BoundsOf(samples []Sample, cell string) Bounds {
-	n, bound, failed := 0, 0, 0
-	for _, s := range samples {
-		if s.Cell != cell {
-			continue
-		}
-		n++
-		if s.Bound {
-			bound++
-		}
-		if s.Failed {
-			failed++
-		}
-	}
-	switch {
-	case Mostly(failed, n):
-		return Failed
-	case Mostly(bound, n):
-		return Queued
-	}
-	return Exact
-}
+// Lower says that they are lower bounds.
+func (b Bounds) Lower() bool { return b == Queued || b == Failed }
 
-// worst are the bounds of several references.
-func worst(samples []Sample, cells []string) (all Bounds) {
+// BoundsOf are those of a figure of any of the cells: lower ones, where a fifth of its rounds or more are.
+func BoundsOf(samples []Sample, figure string, cells ...string) (all Bounds) {
 	for _, cell := range cells {
-		all = max(all, BoundsOf(samples, cell))
+		n, bound, failed := 0, 0, 0
+		for _, s := range samples {
+			if s.Cell != cell {
+				continue
+			}
+			n++
+			if s.Bound {
+				bound++
+			}
+			if s.Failed {
+				failed++
+			}
+			if s.Late[figure] != "" {
+				all = max(all, Late)
+			}
+		}
+		switch {
+		case Mostly(failed, n):
+			all = max(all, Failed)
+		case Mostly(bound, n):
+			all = max(all, Queued)
+		}
 	}
 	return all
 }
@@ -228,25 +232,34 @@ func worst(samples []Sample, cells []string) (all Bounds) {
 // Mostly says whether so many of n rounds are enough for what they show to be said of all: a fifth.
 func Mostly(k, n int) bool { return k > 0 && 5*k >= n }
 
-// Temper takes back a verdict that lower bounds do not support: own are those of the cell, other those of the reference.
-// A lower bound supports only what a larger value would, too. Where both queue without end, which one is worse is true of
-// rounds of this length, as the figures are.
+// Temper takes back a verdict that bounds do not support: own are those of the cell, other those of the reference. A lower
+// bound supports only what a larger value would, too, and an upper bound what a smaller one would. Where both queue without
+// end, which one is worse is true of rounds of this length, as the figures are.
 func (j *Judgement) Temper(own, other Bounds, against string) {
-	const are = " lower bounds: requests failed, were unfinished, or queued without end"
+	const (
+		lower = " lower bounds: requests failed, were unfinished, or queued without end"
+		upper = " upper bounds: the machine held up the generator, too"
+	)
 	why := ""
 	switch {
 	case j.Verdict == Inconclusive || j.Verdict == Invalid:
 	case own == Queued && other == Queued && j.Verdict != Equivalent:
 		j.Why += ", in rounds of this length: neither keeps up"
-	case own != Exact && other != Exact:
+	case own.Lower() && other.Lower():
 		why = "both are lower bounds"
-	case own != Exact && j.Verdict != Worse:
-		why = "its figures are" + are
-	case other != Exact && j.Verdict != Better:
-		why = "the figures of " + against + " are" + are
+	case own == Late && other == Late:
+		why = "both are" + upper
+	case own.Lower() && j.Verdict != Worse:
+		why = "its figures are" + lower
+	case own == Late && j.Verdict != Better:
+		why = "its figures are" + upper
+	case other.Lower() && j.Verdict != Better:
+		why = "the figures of " + against + " are" + lower
+	case other == Late && j.Verdict != Worse:
+		why = "the figures of " + against + " are" + upper
 	}
 	if why != "" {
-		j.Verdict, j.Why, j.MoreBlocks = Inconclusive, why, 0
+		j.Verdict, j.Why, j.MoreBlocks, j.Sees = Inconclusive, why, 0, 0
 	}
 }
 

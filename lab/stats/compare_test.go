@@ -3,6 +3,7 @@ package stats
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -75,6 +76,76 @@ func compareLowerBounds(t *testing.T, failed bool, both Verdict) {
 	} {
 		if c, _ := Of(all, tc.cell, tc.against, tc.figure); c.Verdict != tc.want {
 			t.Errorf("%s of %s against %s: %s (%s), want %s", tc.figure, tc.cell, tc.against, c.Verdict, c.Why, tc.want)
+		}
+	}
+}
+
+// Of two upper bounds neither is better; against an exact figure the lower one is. Only response times are late.
+func TestCompareUpperBounds(t *testing.T) {
+	t.Parallel()
+	samples := rounds(2, 30, map[string]float64{"ref": 1, "again": 1, "bad": 2, "good": 0.5, "best": 0.25})
+	for i := range samples {
+		if cell := samples[i].Cell; cell == "again" || cell == "good" {
+			samples[i].Late = map[string]string{"p99": "lag of 5", "p50": ""}
+		}
+	}
+	all := Compare(samples, figures, []Versus{
+		{Cell: "good", Against: "ref"}, {Cell: "good", Against: "both", References: []string{"ref", "again"}}, {Cell: "bad", Against: "again"}, {Cell: "best", Against: "good"}, {Cell: "good", Against: "bad"},
+	})
+	for _, tc := range []struct {
+		cell, against, figure string
+		want                  Verdict
+	}{
+		{"good", "ref", "p99", Better}, {"good", "both", "p99", Inconclusive}, {"good", "both", "rate", Better}, {"bad", "again", "p99", Worse},
+		{"best", "good", "p99", Inconclusive}, {"best", "good", "rate", Better}, {"good", "bad", "p99", Better},
+	} {
+		if c, _ := Of(all, tc.cell, tc.against, tc.figure); c.Verdict != tc.want {
+			t.Errorf("%s of %s against %s: %s (%s), want %s", tc.figure, tc.cell, tc.against, c.Verdict, c.Why, tc.want)
+		}
+	}
+	if LowerBound(samples, "good") || BoundsOf(samples, "p99", "ref", "good") != Late || BoundsOf(samples, "p50", "good") != Exact {
+		t.Error("an upper bound is taken for another")
+	}
+}
+
+// Each verdict stays where the true values, beyond the bounds, make it only truer.
+func TestTemper(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		own, other Bounds
+		stays      []Verdict
+		why        string // of one that does not
+	}{
+		{Exact, Exact, []Verdict{Worse, Better, Equivalent}, ""},
+		{Late, Exact, []Verdict{Better}, "its figures are upper bounds"},
+		{Exact, Late, []Verdict{Worse}, "the figures of ref are upper bounds"},
+		{Late, Late, nil, "both are upper bounds: the machine held up the generator"},
+		{Queued, Exact, []Verdict{Worse}, "its figures are lower bounds"},
+		{Exact, Queued, []Verdict{Better}, "the figures of ref are lower bounds"},
+		{Failed, Exact, []Verdict{Worse}, "its figures are lower bounds"},
+		{Queued, Queued, []Verdict{Worse, Better}, "both are lower bounds"},
+		{Failed, Queued, nil, "both are lower bounds"},
+		{Queued, Late, []Verdict{Worse}, "its figures are lower bounds"},
+		{Late, Queued, []Verdict{Better}, "its figures are upper bounds"},
+		{Failed, Late, []Verdict{Worse}, "its figures are lower bounds"},
+		{Late, Failed, []Verdict{Better}, "its figures are upper bounds"},
+	} {
+		for _, v := range []Verdict{Worse, Better, Equivalent} {
+			j := Judgement{Verdict: v, Why: "so", MoreBlocks: 7, Sees: 1.2}
+			j.Temper(tc.own, tc.other, "ref")
+			if slices.Contains(tc.stays, v) {
+				if j.Verdict != v || j.MoreBlocks != 7 || j.Sees != 1.2 || !strings.HasPrefix(j.Why, "so") {
+					t.Errorf("%s of %d against %d: %+v, want it to stay", v, tc.own, tc.other, j)
+				}
+			} else if j.Verdict != Inconclusive || j.MoreBlocks != 0 || j.Sees != 0 || !strings.HasPrefix(j.Why, tc.why) {
+				t.Errorf("%s of %d against %d: %+v, want it taken back as %q", v, tc.own, tc.other, j, tc.why)
+			}
+		}
+		for _, v := range []Verdict{Inconclusive, Invalid} {
+			j := Judgement{Verdict: v, Why: "so", MoreBlocks: 7, Sees: 1.2}
+			if j.Temper(tc.own, tc.other, "ref"); j.Verdict != v || j.Why != "so" || j.MoreBlocks != 7 {
+				t.Errorf("%s of %d against %d: %+v", v, tc.own, tc.other, j)
+			}
 		}
 	}
 }
