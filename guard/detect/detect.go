@@ -16,8 +16,6 @@ package detect
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"math"
 	"math/bits"
 	"slices"
 	"strings"
@@ -117,27 +115,6 @@ type workload struct {
 	ownUntil watch.Time
 }
 
-// history is what the last windows said about one resource.
-type history struct {
-	agree     uint8 // a bit per window, the newest lowest
-	suspects  [lookBack]string
-	shares    [lookBack]float64
-	strengths [lookBack]float64 // of the symptom, in windows that agree
-	against   [lookBack]float64 // of what speaks against the suspect, likewise
-	last      verdict
-}
-
-// verdict is what one window says about one resource.
-type verdict struct {
-	suspect  string
-	share    float64
-	own      bool // it is the victim's own doing
-	evidence []Evidence
-	missing  []Signal
-	probed   bool    // the run-queue probe tells of the suspect
-	most     float64 // limits the strength against the suspect to what it has done; 0 does not
-}
-
 // New returns a Detector without workloads.
 func New(c Config) (*Detector, error) {
 	if err := c.Validate(); err != nil {
@@ -229,80 +206,6 @@ func (d *Detector) Observe(samples []watch.Sample) {
 	}
 }
 
-// Usage returns the CPU time per second that a workload used between its last two samples,
-// in CPUs, NaN if it is not known, and the memory that it had in use, in bytes, 0 if that is
-// not known.
-func (d *Detector) Usage(group string) (cpus float64, memory int64) {
-	w := d.byGroup[group]
-	if w == nil {
-		return math.NaN(), 0
-	}
-	if at := w.find(watch.Memory, watch.Part{}, ""); at != nil {
-		bytes, _, _ := at.series.Last(0)
-		memory = int64(bytes)
-	}
-	return w.rate(watch.CPUTime), memory
-}
-
-// Traffic returns the bytes per second between a group's busiest last-level cache and memory
-// by the last window; 0 where they are not known.
-func (d *Detector) Traffic(group string) float64 {
-	w := d.byGroup[group]
-	if w == nil {
-		return 0
-	}
-	at := w.busiest(watch.Bandwidth)
-	if at == nil {
-		return 0
-	}
-	v, _ := at.lately(w.from, w.to)
-	if !(v > 0) {
-		return 0
-	}
-	return v
-}
-
-// DeviceUse is what a workload reads and writes per second on one block device.
-type DeviceUse struct {
-	Device        string // "MAJOR:MINOR"
-	Read, Written float64
-}
-
-// DeviceUse returns what a workload reads and writes per second, by rising device, over the
-// last window or, where that is silent, the last ten.
-func (d *Detector) DeviceUse(group string) (all []DeviceUse) {
-	w := d.byGroup[group]
-	if w == nil {
-		return nil
-	}
-	of := map[int]*DeviceUse{}
-	for i := range w.all {
-		at := &w.all[i]
-		if at.quantity != watch.IORead && at.quantity != watch.IOWritten || at.part.Kind != watch.Device {
-			continue
-		}
-		use := of[at.part.ID]
-		if use == nil {
-			use = &DeviceUse{Device: at.part.String()}
-			of[at.part.ID] = use
-		}
-		if v, _ := at.lately(w.from, w.to); v > 0 && at.quantity == watch.IORead {
-			use.Read = v
-		} else if v > 0 {
-			use.Written = v
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(of)) {
-		if of[id].Read > 0 || of[id].Written > 0 {
-			all = append(all, *of[id])
-		}
-	}
-	return all
-}
-
-// HostUse returns likewise the CPU time per second that everything used.
-func (d *Detector) HostUse() float64 { return d.host.rate(watch.CPUTime) }
-
 // owner returns the tracked group that a group is or lies below, else the group
 // itself.
 func (d *Detector) owner(group string) string {
@@ -372,87 +275,6 @@ func (d *Detector) judge(w *workload) {
 	}
 }
 
-// shift makes room for the bit of a new window.
-func shift(bits uint8) uint8 { return bits << 1 & (1<<lookBack - 1) }
-
-func (h *history) shift() {
-	h.agree = shift(h.agree)
-	copy(h.suspects[1:], h.suspects[:])
-	copy(h.shares[1:], h.shares[:])
-	copy(h.strengths[1:], h.strengths[:])
-	copy(h.against[1:], h.against[:])
-}
-
-// file notes that the window agrees with a verdict.
-func (w *workload) file(r Resource, v verdict) {
-	h := &w.history[r]
-	h.agree |= 1
-	h.suspects[0], h.shares[0], h.last = v.suspect, v.share, v
-	h.strengths[0] = w.strength(r)
-	if h.against[0] = h.strengths[0]; v.most > 0 {
-		h.against[0] = min(h.against[0], v.most)
-	}
-}
-
-// clear forgets all that was said about resources: something else explains it.
-func (w *workload) clear(of ...Resource) {
-	for _, r := range of {
-		w.history[r].agree = 0
-	}
-}
-
-// findings appends what enough windows agree on; last what others do without being
-// told who.
-func (w *workload) findings(to []Finding) []Finding {
-	var untold []Finding
-	for r := range w.history {
-		h := &w.history[r]
-		if bits.OnesCount8(h.agree) < agree {
-			continue
-		}
-		suspect, agreeing, share := h.accused()
-		f := Finding{
-			Time: w.to, Victim: w.Group, Suspect: suspect, Resource: Resource(r), Agreeing: agreeing, Windows: w.seen, Share: share,
-			Confidence: float64(agreeing+1) / float64(w.seen+2) * share,
-			Evidence:   slices.Clone(h.last.evidence), Missing: slices.Clone(h.last.missing),
-		}
-		if suspect != h.last.suspect {
-			f.Evidence = slices.DeleteFunc(f.Evidence, func(e Evidence) bool {
-				return Name(e.Subject) != w.Group && e.Subject.Scope != watch.Host
-			})
-		}
-		if !InNoGroup(suspect) {
-			f.Remedies = RemediesFor(f.Resource, h.last.own)
-		}
-		if by := f.Resource; suspect == "" && !h.last.own && (by == CPU || by == Memory || by == IO || by == Network) {
-			untold = append(untold, f)
-		} else {
-			to = append(to, f)
-		}
-	}
-	return append(to, untold...)
-}
-
-// accused returns the suspect on whom enough windows agree, how many do, and its
-// mean share in them. If they do not agree on one, it is nobody, with them all.
-func (h *history) accused() (suspect string, agreeing int, share float64) {
-	for i, s := range h.suspects {
-		if h.agree>>i&1 == 0 || s == "" {
-			continue
-		}
-		n, sum := 0, 0.0
-		for j, other := range h.suspects {
-			if h.agree>>j&1 == 1 && other == s {
-				n, sum = n+1, sum+h.shares[j]
-			}
-		}
-		if n >= agree {
-			return s, n, sum / float64(n)
-		}
-	}
-	return "", bits.OnesCount8(h.agree), 1
-}
-
 // learn takes the window into the baseline unless more than one of the last was
 // unusual; of the network, unless its link is full. What stays unusual without a finding for long is the new normal.
 func (w *workload) learn(found bool) {
@@ -481,25 +303,4 @@ func bit(b bool) uint8 {
 		return 1
 	}
 	return 0
-}
-
-// ring is the last values by window; NaN without one.
-type ring struct {
-	values [memory]float64
-	next   int
-	len    int
-}
-
-func (r *ring) add(v float64) {
-	r.values[r.next] = v
-	r.next = (r.next + 1) % memory
-	r.len = min(r.len+1, memory)
-}
-
-// back returns the value i windows ago.
-func (r *ring) back(i int) float64 {
-	if i >= r.len {
-		return math.NaN()
-	}
-	return r.values[(r.next-1-i+memory)%memory]
 }

@@ -185,9 +185,13 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 // windows between see the waiting that comes of it, but no throttling.
 const quotaSeen = 250 * watch.Millisecond
 
-// ownSeen is for how long a burst of the workload's own may be behind its waiting: until the queue of it
-// is gone. A guess.
-const ownSeen = 250 * watch.Millisecond
+// ownSeen is for how long a burst of the workload's own may be behind its waiting, and leastBurst how
+// many of its threads have to wait for each other to be one: a few do so at any time. Both are guesses,
+// by simulation (docs/measurements/harder-truths.md).
+const (
+	ownSeen    = 1500 * watch.Millisecond
+	leastBurst = 1
+)
 
 // explained says whether throttling or steal may explain what is seen on the
 // CPU; known is false where one of the two cannot be told.
@@ -316,7 +320,7 @@ func (d *Detector) diagnoseWait(w *workload) {
 		d.correlateWait(w, symptoms)
 		return
 	}
-	if w.value[SelfQueued] >= mostly {
+	if w.value[SelfQueued] >= mostly && w.value[SelfQueued]*w.queued.net >= leastBurst {
 		w.ownUntil = w.to + ownSeen
 	}
 	switch {

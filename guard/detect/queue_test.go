@@ -148,8 +148,11 @@ func TestStrengthOfTheSuspect(t *testing.T) {
 		t.Errorf("where it waits long: limited to %g", got)
 	}
 	w.value[SelfQueued], w.value[ForeignQueued] = 0.7, 0.3
-	if (&Detector{}).diagnoseWait(w); w.ownUntil != w.to+ownSeen {
-		t.Error("a burst of its own is not remembered")
+	for waiting, burst := range map[float64]bool{1.5: true, 1.4: false} { // of which 0.7 are its own
+		w.ownUntil, w.queued.net = 0, waiting
+		if (&Detector{}).diagnoseWait(w); (w.ownUntil == w.to+ownSeen) != burst {
+			t.Errorf("%g threads wait: a burst of its own until %v, want %t", waiting, w.ownUntil, burst)
+		}
 	}
 }
 
@@ -160,7 +163,7 @@ func TestEvidentCountsAllWindows(t *testing.T) {
 		agree  uint8
 		probed bool
 		want   float64
-	}{{0b111, true, 1.5}, {0b10101, true, 0.9}, {0b10101, false, 1.5}, {0b1110, true, 1.125}, {0, true, 0}} {
+	}{{0b111, true, 0.9}, {0b10101, true, 0.9}, {0b11111, true, 1.5}, {0b111, false, 1.5}, {0, true, 0}} {
 		h := history{agree: tc.agree, against: [lookBack]float64{1.5, 1.5, 1.5, 1.5, 1.5}, last: verdict{probed: tc.probed}}
 		if got := h.evident(); math.Abs(got-tc.want) > 1e-9 {
 			t.Errorf("%b, probed %v: %g, want %g", tc.agree, tc.probed, got, tc.want)

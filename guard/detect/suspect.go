@@ -84,6 +84,27 @@ func (w *workload) mayUse(cpus cpuset.Set) bool {
 	return w.CPUs.IsEmpty() || cpus.IsEmpty() || w.CPUs.Overlaps(cpus)
 }
 
+// ring is the last values by window; NaN without one.
+type ring struct {
+	values [memory]float64
+	next   int
+	len    int
+}
+
+func (r *ring) add(v float64) {
+	r.values[r.next] = v
+	r.next = (r.next + 1) % memory
+	r.len = min(r.len+1, memory)
+}
+
+// back returns the value i windows ago.
+func (r *ring) back(i int) float64 {
+	if i >= r.len {
+		return math.NaN()
+	}
+	return r.values[(r.next-1-i+memory)%memory]
+}
+
 // correlated is the antagonist search of CPI² (section 4.2) with the excess of
 // waiting in place of CPI: each window adds the part of the suspect's CPU time
 // that fell in it, times 1-1/x if the symptom was x ≥ 1 times its threshold, and

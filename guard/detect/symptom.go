@@ -2,7 +2,6 @@ package detect
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 )
 
@@ -80,13 +79,13 @@ func (h *history) typical() float64 {
 }
 
 // evident is how strong what speaks against the suspect is: the median of the windows that agree. Where
-// the run-queue probe tells of it, it is no more than their mean over all windows since the first of them,
+// the run-queue probe tells of it, it is no more than their mean over all of the last windows,
 // as 0 in those that do not: who happens to run while the workload waits is chance in a short window, and
 // those that agree are the worst.
 func (h *history) evident() float64 {
 	median, sum := h.agreeing(&h.against)
 	if h.last.probed {
-		return min(median, sum/float64(max(bits.Len8(h.agree), 1)))
+		return min(median, sum/lookBack)
 	}
 	return median
 }

@@ -81,9 +81,9 @@ type ArmRow struct {
 	// Reaction is from an onset after a period of A until a remedy against who is to blame was
 	// written.
 	Reaction Delays `json:"reaction"`
-	// Excess is how many requests of an onset were slower than 99 of 100 alone, beyond the one
-	// in 100; Saved how many less than unguarded in the same block, if that was run. Quadruplets
-	// that say nothing of the p99 say nothing of these.
+	// Excess is how many requests of an onset were slower than 99 of 100 in the period alone beside
+	// it, after its washout, beyond the one in 100; Saved how many less than unguarded in the same
+	// block, if that was run. Quadruplets that say nothing of the p99 say nothing of these.
 	Excess stats.Interval `json:"excess"`
 	Saved  stats.Interval `json:"saved"`
 }
@@ -153,7 +153,6 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 	}
 	a.judgeRejection()
 	a.adjust(r.Experiment.Covariates)
-	a.slow()
 	for i := range a.Quadruplets {
 		a.onsets(&a.Quadruplets[i])
 	}
@@ -214,45 +213,6 @@ func (a *ProtocolAnalysis) works(of func(*Quadruple) bool) *stats.Paired {
 		}
 	}
 	return stats.Differences(works)
-}
-
-// slow counts the requests of each onset that took longer than 99 of 100 alone at this demand.
-func (a *ProtocolAnalysis) slow() {
-	alone := map[float64][]int64{}
-	for _, q := range a.Quadruplets {
-		for i, p := range q.of.Periods {
-			if q.invalid || q.queued {
-				continue
-			}
-			if q.of.Arm == Placebo || !q.of.second(i) {
-				first, last := bins(p.From, p.To, len(q.of.Bins))
-				for _, b := range q.of.Bins[first:last] {
-					alone[q.of.Demand] = append(alone[q.of.Demand], b.Response...)
-				}
-			}
-		}
-	}
-	limits := map[float64]float64{}
-	for demand, all := range alone {
-		limits[demand] = p99(all)
-	}
-	for i := range a.Quadruplets {
-		q := &a.Quadruplets[i]
-		for n, p := range q.of.Periods {
-			if !q.of.second(n) {
-				continue
-			}
-			first, last := bins(p.From, p.To, len(q.of.Bins))
-			for _, b := range q.of.Bins[first:last] {
-				for _, us := range b.Response {
-					q.excess -= 0.01 / 2
-					if float64(us) > limits[q.of.Demand] {
-						q.excess += 1. / 2
-					}
-				}
-			}
-		}
-	}
 }
 
 // onsets judges the periods of a quadruplet: those of B by its fault, the others as quiet.

@@ -64,7 +64,7 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 	s := Quadruple{Cell: q.Cell, Block: q.Block, Arm: q.Arm, Out: q.late(washout), fault: fault, of: q}
 	s.invalid = s.Out != ""
 	out := p.Reject.rejected(q.Machine)
-	var logs, logsAll [4]float64
+	var logs, whole [4]float64
 	var moved [4][]float64
 	var left, used [2]float64
 	for i, period := range q.Periods {
@@ -99,7 +99,7 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 		if len(kept) == 0 && s.Out == "" {
 			s.Out = fmt.Sprintf("period %d has no requests", i+1)
 		}
-		logs[i], logsAll[i] = math.Log(p99(kept)), math.Log(p99(all))
+		logs[i], whole[i] = math.Log(p99(kept)), p99(all)
 		for _, name := range p.Covariates {
 			moved[i] = append(moved[i], covariate(name, q, first, last, len(all)))
 		}
@@ -117,7 +117,8 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 			b, alone = alone, b
 		}
 		s.pairs[pair] = logs[b] - logs[alone]
-		s.RatioAll += (logsAll[b] - logsAll[alone]) / 2
+		s.RatioAll += (math.Log(whole[b]) - math.Log(whole[alone])) / 2
+		s.excess += q.slower(q.Periods[b], whole[alone]) / 2
 		s.P99[0] += logs[alone] / 2
 		s.P99[1] += logs[b] / 2
 		for i := range p.Covariates {
@@ -134,6 +135,16 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 func (b Bin) unanswered(left time.Duration) int {
 	at, _ := slices.BinarySearch(b.Response, left.Microseconds())
 	return max(b.Censored, len(b.Response)-at)
+}
+
+// slower is how many requests of a whole period took longer than a limit in microseconds, beyond one in 100.
+func (q *Quadruplet) slower(p Period, limit float64) (n float64) {
+	first, last := bins(p.From, p.To, len(q.Bins))
+	for _, b := range q.Bins[first:last] {
+		within, _ := slices.BinarySearch(b.Response, int64(limit)+1)
+		n += float64(len(b.Response)-within) - 0.01*float64(len(b.Response))
+	}
+	return n
 }
 
 // queuedWords say that the tenant fell behind: more than one in 100 of a period's requests were not

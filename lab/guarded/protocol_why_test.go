@@ -26,6 +26,8 @@ type single struct {
 	quota    float64   // when the first was applied, in seconds from the onset on; NaN without one
 	cap      float64   // its CPUs
 	waits    []float64 // per second run, by the kernel
+	others   float64   // share of the shared CPUs that others took in the period
+	inForce  bool      // a remedy against who is to blame at the end
 }
 
 // singles are the onsets of an arm.
@@ -44,7 +46,7 @@ func (a *ProtocolAnalysis) singles(arm string, washout time.Duration) (all []sin
 			s := single{
 				at: q.of.Started.Sub(a.Quadruplets[0].of.Started) + time.Duration(p.Onset*float64(time.Second)), ratio: math.Exp(q.pairs[n/2]),
 				work: work(q.fault, q.of, p, washout.Seconds()), capped: strings.Contains(strings.Join(p.Changed, " "), "cpu.cfs_quota_us"),
-				fresh: judged.Fresh, reaction: math.NaN(), delay: math.NaN(), quota: math.NaN(),
+				fresh: judged.Fresh, inForce: judged.InForce, others: q.of.others(bins(p.From, p.To, len(q.of.Bins))), reaction: math.NaN(), delay: math.NaN(), quota: math.NaN(),
 			}
 			if judged.Reaction != nil {
 				s.reaction = *judged.Reaction
@@ -84,6 +86,11 @@ func meanOf(values []float64) (mean float64) {
 		mean += v / float64(len(values))
 	}
 	return mean
+}
+
+// typical is the geometric mean of what the p99 was over that alone.
+func typical(all []single) float64 {
+	return math.Exp(meanOf(sorted(all, func(s single) float64 { return math.Log(s.ratio) })))
 }
 
 func those(all []single, want func(single) bool) []single {
@@ -134,33 +141,9 @@ func whySecond(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add("The %d after took %s", len(later), fromTo("%.0f", later))
 	add("it took longer (%.1f s, the first of all", guarded[0].reaction)
 
-	var windows, periods [2]int // that name the neighbour, and others
-	last := 0.0
-	for i := range a.Quadruplets {
-		q := &a.Quadruplets[i]
-		for n, p := range q.of.Periods {
-			if q.Arm != Placebo && q.of.second(n) {
-				continue
-			}
-			var here [2]int
-			for _, f := range p.Findings {
-				switch f.Suspect {
-				case "":
-				case lab.Neighbour:
-					here[0], last = here[0]+1, max(last, f.At)
-				default:
-					here[1]++
-				}
-			}
-			for who, n := range here {
-				if windows[who] += n; n > 0 {
-					periods[who]++
-				}
-			}
-		}
-	}
-	add("%d windows in %d periods name the neighbour, all up to %.2f s after it had stopped", windows[0], periods[0], last)
-	add("%d in %d periods name processes in no group", windows[1], periods[1])
+	named, others := a.accusations(func(suspect string) bool { return suspect == lab.Neighbour }), a.accusations(func(suspect string) bool { return suspect != lab.Neighbour })
+	add("%d windows in %d periods name the neighbour, all up to %.2f s after it had stopped", named.unfounded, named.without, named.last)
+	add("%d in %d periods name processes in no group", others.unfounded, others.without)
 
 	blamed := a.singles(Blame, washout)
 	none := those(blamed, func(s single) bool { return math.IsNaN(s.reaction) })
@@ -169,13 +152,10 @@ func whySecond(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	return said
 }
 
-// whyThird is what guard-protocol.md says of single onsets and periods of run 3.
+// whyThird is what guard-protocol-3.md says of single onsets and periods of run 3.
 func whyThird(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
 	kept := func(s single) float64 { return 100 * s.work }
-	typical := func(all []single) float64 {
-		return math.Exp(meanOf(sorted(all, func(s single) float64 { return math.Log(s.ratio) })))
-	}
 	guarded, hand := a.singles(Guarded, washout), a.singles(Hand, washout)
 	capped := those(guarded, func(s single) bool { return s.capped })
 	idle := those(guarded, func(s single) bool { return !s.capped })
@@ -210,4 +190,76 @@ func whyThird(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 		}
 	}
 	return said
+}
+
+// whyFourth is what guard-protocol.md says of single onsets and periods of run 4.
+func whyFourth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
+	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
+	kept := func(s single) float64 { return 100 * s.work }
+	ratio := func(s single) float64 { return s.ratio }
+	guarded, hand, none := a.singles(Guarded, washout), a.singles(Hand, washout), a.singles(NoGuard, washout)
+	beside := func(s single) bool { return s.others > 0.05 }
+	alone := func(s single) bool { return !beside(s) }
+	built, quiet := those(guarded, beside), those(guarded, alone)
+	idle, left := those(quiet, func(s single) bool { return s.inForce }), those(quiet, func(s single) bool { return !s.inForce })
+	add("In %d of the guard's %d onsets others took %s %% of the CPUs", len(built), len(guarded), fromTo("%.0f", sorted(built, func(s single) float64 { return 100 * s.others })))
+	add("of the other %d, %d had `cpu.idle` at the end: %.2f times (geometric mean), where set by hand in %d %.2f", len(quiet), len(idle), typical(idle), len(hand), typical(hand))
+	add("%d had nothing: %s times, and the neighbour kept %s %%", len(left), fromTo("%.2f", sorted(left, ratio)), fromTo("%.1f", sorted(left, kept)))
+	add("where nobody acted it kept %s %%", fromTo("%.1f", sorted(those(none, alone), kept)))
+	half := 250 * time.Second
+	early, harmless := those(none, func(s single) bool { return s.at < half }), those(none, func(s single) bool { return s.at >= half })
+	add("unguarded, the p99 was %s times in the %d up to 250 s, and %s in the %d after", fromTo("%.0f", sorted(early, ratio)), len(early), fromTo("%.1f", sorted(harmless, ratio)), len(harmless))
+	capped := those(guarded, func(s single) bool { return !math.IsNaN(s.quota) })
+	add("a cap in %d of %d onsets", len(capped), len(guarded))
+
+	calm := slices.Concat(idle, those(hand, alone))
+	from := func(from, to time.Duration) []float64 {
+		return sorted(those(calm, func(s single) bool { return s.at >= from && s.at < to }), kept)
+	}
+	before, after, late := from(0, 165*time.Second), from(200*time.Second, 375*time.Second), from(375*time.Second, time.Hour)
+	add("%s %% in the %d before the build, %s in the %d from its end up to 375 s, %s in the %d from then on", fromTo("%.0f", before), len(before), fromTo("%.0f", after), len(after), fromTo("%.0f", late), len(late))
+
+	fresh := those(guarded, func(s single) bool { return s.fresh })
+	ms := func(s single) float64 { return 1000 * s.reaction }
+	soon := those(fresh, func(s single) bool { return s.reaction <= 0.2 })
+	rest := those(fresh, func(s single) bool { return s.reaction > 0.2 })
+	long := strings.Fields(strings.Trim(fmt.Sprintf("%.0f", sorted(rest, ms)), "[]"))
+	add("%d of the %d took %s ms, the others %s", len(soon), len(fresh), fromTo("%.0f", sorted(soon, ms)), strings.Join(long, ", "))
+
+	outside, named := a.accusations(func(suspect string) bool { return suspect == detect.Outside }), a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
+	add("%d windows in %d periods name processes in no group, which took %s %% of the CPUs in these", outside.windows, outside.periods, fromTo("%.0f", outside.others))
+	add("%d where nothing was done names the neighbour, %.2f s after it had stopped", named.unfounded, named.last)
+	return said
+}
+
+// accused is how often somebody was accused.
+type accused struct {
+	windows, periods   int
+	unfounded, without int       // of these, where nothing was done
+	others             []float64 // percent of the CPUs that others took in these periods, ascending
+	last               float64   // the last of these windows, since the period began
+}
+
+// accusations counts windows that accuse some suspects.
+func (a *ProtocolAnalysis) accusations(of func(suspect string) bool) (all accused) {
+	for i := range a.Quadruplets {
+		q := &a.Quadruplets[i]
+		for n, p := range q.of.Periods {
+			here, at := 0, 0.0
+			for _, f := range p.Findings {
+				if f.Suspect != "" && of(f.Suspect) {
+					here, at = here+1, f.At
+				}
+			}
+			if here == 0 {
+				continue
+			}
+			all.windows, all.periods, all.others = all.windows+here, all.periods+1, append(all.others, 100*q.of.others(bins(p.From, p.To, len(q.of.Bins))))
+			if q.Arm == Placebo || !q.of.second(n) {
+				all.unfounded, all.without, all.last = all.unfounded+here, all.without+1, max(all.last, at)
+			}
+		}
+	}
+	slices.Sort(all.others)
+	return all
 }
