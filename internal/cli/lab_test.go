@@ -377,7 +377,7 @@ func TestLabGuardedLinkForReal(t *testing.T) {
 		switch {
 		case round.Scenario != "guarded" && len(round.Guard) > 0:
 			t.Errorf("%s: the guard acts: %+v", round.Scenario, round.Guard)
-		case round.Scenario == lab.Unisolated && use < 0.8:
+		case round.Scenario == lab.Unisolated && use < 0.5: // a busy machine may send less
 			t.Errorf("%s: %.2f of the link are used", round.Scenario, use)
 		case applied && use < 0.7:
 			limited++
