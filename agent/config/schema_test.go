@@ -154,7 +154,7 @@ func newSchema(t *testing.T) object {
 
 // bundleSchema is the schema of a file of berth run.
 func bundleSchema(t *testing.T) object {
-	comments, err := jsonschema.Comments(".")
+	comments, err := jsonschema.Comments(".", "../../kernel/traffic")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel/traffic"
+	"berth.dev/berth/place"
 )
 
 // Flags set, change and remove what a workload may send and receive; that of its pod is the pod's.
@@ -67,7 +68,7 @@ the pod of pod-a  –              20Mbit
 // What divides a device is told with what a class has of it.
 func TestExplainedLink(t *testing.T) {
 	t.Parallel()
-	w := &agent.Workload{}
+	w := &agent.Workload{Grant: &place.Grant{}}
 	got := explanation(w, []agent.ClassLink{
 		{Device: "eth0", Ceiling: 50e6, Priority: 4, By: traffic.EDT, Why: "eth0 has fq"},
 		{Device: "eth1", Floor: 10e6, Ceiling: 50e6, Priority: 8, By: traffic.HTB, Why: "classes have floors or priorities"},
