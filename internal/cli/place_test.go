@@ -186,7 +186,7 @@ func TestPlacedRefuses(t *testing.T) {
 		{[]string{"run", "--dry-run", "--io-weight", "0", "--", "true"}, 125, `--io-weight: "0" is not a share from 1 to 10000`},
 		{[]string{"resize", "api", "--send", "1Mb"}, 2, `"1Mb" is no rate from 8kbit to 10Tbit`},
 		{[]string{"resize", "api", "--receive", "1bit"}, 2, `"1bit" is no rate`},
-		{[]string{"run", "--dry-run", "--send", "10Mbit", "--", "true"}, 125, "network classes: not supported: this is not the live host"},
+		{[]string{"run", "--dry-run", "--send", "10Mbit", "--", "true"}, 125, "network classes: not supported: cgroup v2 is not mounted"},
 		{[]string{"resize", "api", "--cpuset", ""}, 2, "it is empty"},
 		{[]string{"resize", "api", "--mems", ""}, 2, "it is empty"},
 		{[]string{"run", "--dry-run", "--cpuset", "", "--", "true"}, 125, "it is empty"},
