@@ -118,6 +118,22 @@ func TestPacer(t *testing.T) {
 	if says, out := pass(t, p, later); says != next || out.Due != later.Due {
 		t.Errorf("due later: %d, %+v", says, out)
 	}
+	// Where packets are quick, no more than 50 ms of them wait, and what is dropped takes nothing: a
+	// packet that comes later is not due later for it.
+	const rate = 1e6 // a packet a millisecond
+	put(firstMinor+4, Class{Rate: noFloor, Ceil: rate, Prio: 3})
+	start := now(t)
+	passes, last := 0, uint64(0)
+	for range 1000 {
+		if says, out := pass(t, p, of(firstMinor+4)); says == next {
+			passes, last = passes+1, max(last, out.Due)
+		}
+	}
+	end := now(t)
+	took := int(end-start) / 1e6
+	if passes < 50 || passes > 50+paceBurst/1e6+took+2 || last > end+excess {
+		t.Errorf("%d packets in %d ms, the last due in %d ns", passes, took, int64(last-end))
+	}
 	// A large packet counts by what it is on the link.
 	put(firstMinor+3, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
 	large := of(firstMinor + 3)
