@@ -33,6 +33,17 @@ type pace struct{ Ceil, Clock, Rate, Prio uint64 }
 
 func paceOf(c Class) pace { return pace{Ceil: c.Ceil, Rate: c.Rate, Prio: uint64(c.Prio)} }
 
+// setPace has a class be so from now on. Its clock goes on: what it has sent is in fq still, and what
+// follows must not overtake that.
+func setPace(m *ebpf.Map, minor uint16, c Class) error {
+	key, p, was := uint32(minor), paceOf(c), pace{}
+	if err := m.Lookup(key, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	p.Clock = was.Clock
+	return m.Put(key, p)
+}
+
 // classPaces are those of a device, by minor.
 func classPaces() (*ebpf.MapSpec, error) {
 	const noPrealloc = 1 // BPF_F_NO_PREALLOC

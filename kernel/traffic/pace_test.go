@@ -77,9 +77,9 @@ func TestPacer(t *testing.T) {
 	t.Parallel()
 	const next, drop, second = -1, 2, 1_000_000_000
 	p, m := program(t, pacers, pacer)
-	put := func(minor uint32, c Class) {
+	put := func(minor uint16, c Class) {
 		t.Helper()
-		if err := m.Put(minor, paceOf(c)); err != nil {
+		if err := setPace(m, minor, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,6 +96,14 @@ func TestPacer(t *testing.T) {
 	}
 	if due[0] != 0 || due[1] < began+second-paceBurst || due[1] > now(t)+second || due[2] != due[1]+second {
 		t.Errorf("due at %d, from %d on", due, began)
+	}
+	// With another ceiling, what follows is not due before what was sent.
+	put(firstMinor+5, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
+	pass(t, p, of(firstMinor+5))
+	_, before := pass(t, p, of(firstMinor+5))
+	put(firstMinor+5, Class{Rate: noFloor, Ceil: packetBytes / 2, Prio: 3})
+	if says, out := pass(t, p, of(firstMinor+5)); says != next || before.Due == 0 || out.Due != before.Due+second {
+		t.Errorf("with another ceiling: %d, due at %d after %d", says, out.Due, before.Due)
 	}
 	for other, priority := range map[packet]uint32{{Wire: packetBytes}: 0, {Priority: 7, Wire: packetBytes}: 7, of(firstMinor + 1): 0} {
 		for range 4 {
