@@ -152,3 +152,21 @@ func TestLimitLostByOne(t *testing.T) {
 		t.Errorf("told %v", h.events)
 	}
 }
+
+// What is left of a plan that could not be undone is an error, not something that a workload goes
+// without.
+func TestOnlyRefused(t *testing.T) {
+	t.Parallel()
+	refused, other := &kernel.StepError{Err: os.ErrPermission}, errors.New("other")
+	for _, tc := range []struct {
+		err  error
+		want *kernel.StepError
+	}{
+		{refused, refused}, {errors.Join(refused, nil), refused}, {errors.Join(errors.Join(refused), nil), refused},
+		{errors.Join(refused, other), nil}, {errors.Join(other, refused), nil}, {other, nil}, {nil, nil},
+	} {
+		if got := onlyRefused(tc.err); got != tc.want {
+			t.Errorf("%v: %v", tc.err, got)
+		}
+	}
+}
