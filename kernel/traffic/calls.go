@@ -391,7 +391,11 @@ func bare(err error) error {
 
 // each calls do for each program of the kind at a control group or a device, with its number.
 func (k *programs) each(target int, do func(p *ebpf.Program, number uint64) error) error {
-	all, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: k.attach})
+	query := link.QueryOptions{Target: target, Attach: k.attach}
+	all, err := link.QueryPrograms(query)
+	if errors.Is(err, syscall.ENOSPC) { // one came after they were counted
+		all, err = link.QueryPrograms(query)
+	}
 	if err != nil {
 		return permitted("list the programs of the "+k.at, err)
 	}

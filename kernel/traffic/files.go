@@ -284,9 +284,12 @@ func (f *files) all() (string, error) {
 			d.By = EDT
 		}
 		if d.By != "" {
-			if d.Has, err = f.calls.Classes(d.By, index); errors.Is(err, syscall.ENODEV) {
+			switch d.Has, err = f.calls.Classes(d.By, index); {
+			case errors.Is(err, syscall.ENODEV):
 				continue // it was just removed
-			} else if err != nil {
+			case errors.Is(err, fs.ErrNotExist):
+				d.By, d.Has = "", nil // what divided it was
+			case err != nil:
 				return "", fmt.Errorf("%s: %w", name, err)
 			}
 		}

@@ -77,17 +77,25 @@ func withPaces(index int, do func(*ebpf.Map) error) error {
 	return err
 }
 
-// paces are the classes of a device.
-func paces(index int) (map[uint16]Class, error) {
-	classes := map[uint16]Class{}
-	err := withPaces(index, func(m *ebpf.Map) error {
+// paces are the classes of a device. The kernel gives up where a class comes or goes meanwhile: then
+// they are read once more.
+func paces(index int) (classes map[uint16]Class, err error) {
+	read := func(m *ebpf.Map) error {
 		var minor uint32
 		var p pace
+		classes = map[uint16]Class{}
 		all := m.Iterate()
 		for all.Next(&minor, &p) {
 			classes[uint16(minor)] = Class{Rate: p.Rate, Ceil: p.Ceil, Prio: uint32(p.Prio)}
 		}
 		return all.Err()
+	}
+	err = withPaces(index, func(m *ebpf.Map) error {
+		err := read(m)
+		if errors.Is(err, ebpf.ErrIterationAborted) {
+			err = read(m)
+		}
+		return err
 	})
 	return classes, err
 }

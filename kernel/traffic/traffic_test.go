@@ -341,6 +341,29 @@ func TestDepartureTimesChange(t *testing.T) {
 	}
 }
 
+// joined is a network on which another process joins what divides a device, before its classes are
+// read.
+type joined struct{ *fakenet.Network }
+
+func (joined) Classes(traffic.Mechanism, int) (map[uint16]traffic.Class, error) {
+	return nil, fs.ErrNotExist
+}
+
+func TestJoinedMeanwhile(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Handle: 0x80010000, Paces: true})
+	if err := root.Mkdir("sys/net/eth0/edt"); err != nil {
+		t.Fatal(err)
+	}
+	for by, calls := range map[traffic.Mechanism]traffic.Calls{traffic.EDT: net, "": joined{net}} {
+		h, err := traffic.Read(traffic.Lay(root, calls).FS(), nil)
+		if err != nil || len(h.Devices) != 4 || h.Devices["eth0"].By != by || !h.Devices["eth0"].Paces {
+			t.Errorf("%q: %+v, %v", by, h, err)
+		}
+	}
+}
+
 // However many devices and classes there are, the roots are read once.
 func TestReadOnce(t *testing.T) {
 	t.Parallel()
