@@ -364,6 +364,26 @@ func TestJoinedMeanwhile(t *testing.T) {
 	}
 }
 
+// A device that HTB divides is not said to have no fq: it may have had one.
+func TestDividedAlready(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Paces: true})
+	for _, tc := range []struct{ class, why string }{{"floor: 10%", "floors or priorities"}, {"ceiling: 50%", "HTB divides eth0 already"}} {
+		c, err := parse(t, fmt.Sprintf("{devices: {eth0: {}}, classes: {bulk: {%s}}}", tc.class))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := layout(t, root, c)
+		if k := l.Links[0]; k.By != traffic.HTB || !strings.Contains(k.Why, tc.why) {
+			t.Errorf("%s: by %s: %s", tc.class, k.By, k.Why)
+		}
+		if _, err := kernel.Apply(root, l.Plan(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // However many devices and classes there are, the roots are read once.
 func TestReadOnce(t *testing.T) {
 	t.Parallel()
