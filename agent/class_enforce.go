@@ -144,10 +144,10 @@ func (n *Node) withoutLimit(id string, err error) {
 	n.goesWithout(id, fmt.Sprintf("workload %q goes without a limit", id), err)
 }
 
-// goesWithout tells a text and an error once. The file of a refused step is noted as unwritten.
+// goesWithout tells a text and an error once. What a refused step sets is noted as unwritten.
 func (n *Node) goesWithout(id, text string, err error) {
 	if refused, ok := errors.AsType[*kernel.StepError](err); ok && n.unwritten != nil {
-		n.unwritten[refused.Step.Path] = true
+		n.unwritten[setting(refused.Step)] = true
 	}
 	n.tellOnce(id, fmt.Sprintf("%s: %v", text, err))
 }
