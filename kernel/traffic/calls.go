@@ -74,19 +74,13 @@ func rootsOf(all []netlink.Queue) map[int]Qdisc {
 }
 
 // Paced tells what may be asked: who may not list the programs of devices sees none.
-func (systemCalls) Paced() (map[int]bool, error) {
-	devices, err := systemCalls{}.Devices()
-	paced := map[int]bool{}
-	for _, index := range devices {
-		err := pacers.each(index, func(*ebpf.Program, uint64) error { paced[index] = true; return nil })
-		if errors.Is(err, syscall.EINVAL) {
-			return nil, nil // the kernel has none (possible)
-		}
-		if err != nil && !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.EPERM) {
-			return nil, err
-		}
+func (systemCalls) Paced(index int) (is bool, err error) {
+	err = pacers.each(index, func(*ebpf.Program, uint64) error { is = true; return nil })
+	// EINVAL is a kernel that has none (possible).
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EPERM) {
+		return false, nil
 	}
-	return paced, err
+	return is, err
 }
 
 func (systemCalls) Divide(by Mechanism, index int) error {

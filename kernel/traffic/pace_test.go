@@ -252,7 +252,7 @@ func (b *bed) byProgram(index int) {
 	if err := theirs.add(index, pacer); err != nil { // of the name of Berth's
 		b.Fatal(err)
 	}
-	if paced, err := calls.Paced(); err != nil || paced[index] {
+	if paced, err := calls.Paced(index); err != nil || paced {
 		b.Errorf("with somebody else's: %v, %v", paced, err)
 	}
 	if err := calls.Divide(EDT, index); err != nil {
@@ -269,9 +269,9 @@ func (b *bed) byProgram(index int) {
 			b.Error(err)
 		}
 	}
-	paced, err := calls.Paced()
+	paced, err := calls.Paced(index)
 	classes, again := calls.Classes(EDT, index)
-	if err != nil || again != nil || !paced[index] || len(classes) != 2 || classes[firstMinor] != want {
+	if err != nil || again != nil || !paced || len(classes) != 2 || classes[firstMinor] != want {
 		b.Errorf("divided: %v, %v; %v, %v", paced, err, classes, again)
 	}
 	if got := b.text("sys/net/" + nearDevice + "/edt/0010"); got != want.String() {
@@ -281,7 +281,7 @@ func (b *bed) byProgram(index int) {
 		b.Error(err)
 	}
 	left, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXEgress})
-	if paced, again := calls.Paced(); err != nil || again != nil || paced[index] || len(left.Programs) != 1 {
+	if paced, again := calls.Paced(index); err != nil || again != nil || paced || len(left.Programs) != 1 {
 		b.Errorf("not divided any more: %v, %v; %+v, %v", paced, again, left, err)
 	}
 	if err := b.root.Mkdir("sys/net/" + nearDevice + "/edt"); err == nil {
