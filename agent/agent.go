@@ -135,7 +135,7 @@ type Node struct {
 	profiles *power.Config
 	scaling  scaling
 	lacked   int // how often somebody went without what a class has
-	// unwritten are the files of which the kernel refused a value since the last comparison began.
+	// unwritten are the settings (see setting) that the kernel refused since the last comparison began.
 	unwritten map[string]bool
 	// changedPriorities are I/O priorities that others have changed since the last comparison.
 	changedPriorities []Repair

@@ -86,19 +86,23 @@ func (n *Node) write(k *concerned, c *Transition) (undo func() error, err error)
 	}
 	for {
 		undo, err = kernel.Apply(n.root, plan, c.Log)
-		refused, ok := errors.AsType[*kernel.StepError](err)
-		if !ok {
+		refused := onlyRefused(err)
+		if refused == nil {
 			return undo, err
 		}
 		name, id := k.about(c, refused.Step)
 		if n.wants(c, k.kind, name, id) {
 			return undo, err
 		}
-		n.without(k.kind, name, id, err)
-		plan = slices.DeleteFunc(plan, func(s kernel.Step) bool {
+		left := slices.DeleteFunc(slices.Clone(plan), func(s kernel.Step) bool {
 			itsName, itsID := k.about(c, s)
 			return itsName == name && itsID == id
 		})
+		if len(left) == len(plan) {
+			return undo, err
+		}
+		n.without(k.kind, name, id, err)
+		plan = left
 	}
 }
 
@@ -140,10 +144,10 @@ func (n *Node) withoutLimit(id string, err error) {
 	n.goesWithout(id, fmt.Sprintf("workload %q goes without a limit", id), err)
 }
 
-// goesWithout tells a text and an error once. The file of a refused step is noted as unwritten.
+// goesWithout tells a text and an error once. What a refused step sets is noted as unwritten.
 func (n *Node) goesWithout(id, text string, err error) {
 	if refused, ok := errors.AsType[*kernel.StepError](err); ok && n.unwritten != nil {
-		n.unwritten[refused.Step.Path] = true
+		n.unwritten[setting(refused.Step)] = true
 	}
 	n.tellOnce(id, fmt.Sprintf("%s: %v", text, err))
 }

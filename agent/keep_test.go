@@ -399,7 +399,7 @@ func TestJudgeOfWidenedValue(t *testing.T) {
 	if err := h.k.WriteFile(file, "7"); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Repair{{Path: file, Found: "7", Wanted: want, Count: 1}}, n.judge(plan)); diff != "" {
+	if diff := cmp.Diff([]judged{{Repair{Path: file, Found: "7", Wanted: want, Count: 1}, file}}, n.judge(plan), cmp.AllowUnexported(judged{})); diff != "" {
 		t.Errorf("changed (-want +got):\n%s", diff)
 	}
 	if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) != 1 {

@@ -116,19 +116,41 @@ func (g *groups) limit(c *Transition, id string) (undo func() error, err error) 
 		if undo, err = kernel.Apply(g.root, plan, c.Log); err == nil {
 			return undo, nil
 		}
-		refused, ok := errors.AsType[*kernel.StepError](err)
+		refused := onlyRefused(err)
 		switch {
-		case ok && !g.isDir(path.Dir(refused.Step.Path)):
+		case refused == nil:
+		case !g.isDir(path.Dir(refused.Step.Path)):
 			return nil, nil
-		case ok && !c.asks(id):
-			g.without(id, err)
-			plan, err = leaveOut(plan, refused.Step), nil
+		case !c.asks(id):
+			if left := leaveOut(plan, refused.Step); len(left) < len(plan) {
+				g.without(id, err)
+				plan, err = left, nil
+			}
 		}
 	}
 	if c.After(id).Backend != g.host.Mode() {
 		err = refusal(IOClass, "", id, err)
 	}
 	return nil, err
+}
+
+// onlyRefused is what the kernel refused of a plan (kernel.Apply); nil where it is something else, or
+// where what was done before could not be undone, too.
+func onlyRefused(err error) *kernel.StepError {
+	for {
+		switch e := err.(type) {
+		case *kernel.StepError:
+			return e
+		case interface{ Unwrap() []error }:
+			all := e.Unwrap()
+			if len(all) != 1 {
+				return nil
+			}
+			err = all[0]
+		default:
+			return nil
+		}
+	}
 }
 
 // leaveOut returns a plan without a step, and without what prepares it.

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
@@ -150,5 +152,57 @@ func TestLimitLostByOne(t *testing.T) {
 	}
 	if !slices.ContainsFunc(h.events, func(e Event) bool { return strings.HasPrefix(e.Text, `workload "idle" goes without a limit: `) }) {
 		t.Errorf("told %v", h.events)
+	}
+}
+
+// unwillingLine refuses one line of a file.
+type unwillingLine struct {
+	*fakekernel.Kernel
+	line *string
+}
+
+func (u unwillingLine) WriteFile(name, data string) error {
+	if *u.line != "" && strings.HasPrefix(data, *u.line) {
+		return syscall.EIO
+	}
+	return u.Kernel.WriteFile(name, data)
+}
+
+// A line of a file that the kernel refuses hides no repair of another one.
+func TestLineRefused(t *testing.T) {
+	t.Parallel()
+	h, ctx := ioHost(t, fakekernel.V2(), "classes: {slow: [{devices: [vda, sda], readBPS: 1M}]}"), context.Background()
+	refused := ""
+	h.files = unwillingLine{h.k, &refused}
+	n := h.open()
+	w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "slow"))
+	file := w.Dirs[0] + "/io.max"
+	for line, repaired := range map[string]string{"8:0 ": "254:0 ", "254:0 ": "8:0 "} {
+		refused = line
+		if err := errors.Join(h.k.WriteFile(file, "254:0 rbps=5"), h.k.WriteFile(file, "8:0 rbps=5")); err != nil {
+			t.Fatal(err)
+		}
+		repairs, err := n.Reconcile(ctx)
+		if err != nil || len(repairs) != 1 || repairs[0].Path != file || !strings.HasPrefix(repairs[0].Wanted, repaired) {
+			t.Errorf("%s refused: %+v, %v", line, repairs, err)
+		}
+	}
+}
+
+// What is left of a plan that could not be undone is an error, not something that a workload goes
+// without.
+func TestOnlyRefused(t *testing.T) {
+	t.Parallel()
+	refused, other := &kernel.StepError{Err: os.ErrPermission}, errors.New("other")
+	for _, tc := range []struct {
+		err  error
+		want *kernel.StepError
+	}{
+		{refused, refused}, {errors.Join(refused, nil), refused}, {errors.Join(errors.Join(refused), nil), refused},
+		{errors.Join(refused, other), nil}, {errors.Join(other, refused), nil}, {other, nil}, {nil, nil},
+	} {
+		if got := onlyRefused(tc.err); got != tc.want {
+			t.Errorf("%v: %v", tc.err, got)
+		}
 	}
 }

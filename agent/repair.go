@@ -54,11 +54,18 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			_, err = n.followClasses(all)
 		}
 		if err == nil && drifted {
-			repairs, n.unwritten = n.judge(plan), map[string]bool{}
+			all := n.judge(plan)
+			n.unwritten = map[string]bool{}
 			err = t.converge()
-			repairs = slices.DeleteFunc(repairs, func(r Repair) bool { return n.unwritten[r.Path] })
-			for path := range n.unwritten { // the kernel insists, and nobody else
-				n.drift.Forget(path)
+			for _, j := range all {
+				if !n.unwritten[j.setting] {
+					repairs = joined(repairs, j.Repair)
+				}
+			}
+			for _, j := range all { // of the others the kernel insists, and nobody else
+				if !slices.ContainsFunc(repairs, func(r Repair) bool { return r.Path == j.Path }) {
+					n.drift.Forget(j.Path)
+				}
 			}
 			n.unwritten = nil
 		}
@@ -94,10 +101,15 @@ func (t *transaction) drifted(ids []string) (plan kernel.Plan, drifted bool, err
 	return t.n.writes(t.to(t.snapshot, there...))
 }
 
+// judged is a Repair of one setting of a file.
+type judged struct {
+	Repair
+	setting string
+}
+
 // judge counts a repair of every file that a plan leaves with another value than it
 // has now: some are written twice, first wider and then as they were.
-func (n *Node) judge(plan kernel.Plan) []Repair {
-	var repairs []Repair
+func (n *Node) judge(plan kernel.Plan) (all []judged) {
 	for i, s := range plan {
 		if s.Op != kernel.Write || s.Keep || slices.ContainsFunc(plan[i+1:], func(later kernel.Step) bool { return later.Op == kernel.Write && setting(later) == setting(s) }) {
 			continue
@@ -106,14 +118,24 @@ func (n *Node) judge(plan kernel.Plan) []Repair {
 		if err != nil || same {
 			continue // in a group that is made anew, or as it is to be
 		}
-		if i := slices.IndexFunc(repairs, func(r Repair) bool { return r.Path == s.Path }); i >= 0 {
-			repairs[i].Wanted = s.Value
-			continue
+		r := Repair{Path: s.Path, Found: found, Wanted: s.Value, Why: because(s)}
+		if i := slices.IndexFunc(all, func(j judged) bool { return j.Path == s.Path }); i >= 0 {
+			r.Count, r.Yielded = all[i].Count, all[i].Yielded
+		} else {
+			r.Count, r.Yielded = n.foundChanged(s.Path)
 		}
-		count, yielded := n.foundChanged(s.Path)
-		repairs = append(repairs, Repair{Path: s.Path, Found: found, Wanted: s.Value, Count: count, Why: because(s), Yielded: yielded})
+		all = append(all, judged{r, setting(s)})
 	}
-	return repairs
+	return all
+}
+
+// joined adds a repair to others: one of a file that has one becomes part of that.
+func joined(repairs []Repair, r Repair) []Repair {
+	if i := slices.IndexFunc(repairs, func(other Repair) bool { return other.Path == r.Path }); i >= 0 {
+		repairs[i].Wanted = r.Wanted
+		return repairs
+	}
+	return append(repairs, r)
 }
 
 // because is why a step that is no part of placing is taken; the Why of those is the

@@ -50,13 +50,8 @@ usage.`,
 				if err != nil {
 					return err
 				}
-				var classes agent.ClassReport
-				if w.Classes[agent.NetClass] != "" {
-					if classes, err = n.ClassReport(cmd.Context()); err != nil {
-						return err
-					}
-				}
-				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, classes.LinksOf(&w), verbose) })
+				links := linksOf(cmd.Context(), n, &w)
+				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, links, verbose) })
 			})
 		},
 	}
@@ -65,6 +60,19 @@ usage.`,
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)
 	return cmd
+}
+
+// linksOf returns what a workload has of network devices by its class. That they cannot be read
+// becomes a note: all else is told.
+func linksOf(ctx context.Context, n node, w *agent.Workload) []agent.ClassLink {
+	if w.Classes[agent.NetClass] == "" {
+		return nil
+	}
+	classes, err := n.ClassReport(ctx)
+	if err != nil {
+		w.Notes = append(w.Notes, "what its network class has of devices cannot be read: "+err.Error())
+	}
+	return classes.LinksOf(w)
 }
 
 // getOrWaiting returns a workload, also one that has no place yet.

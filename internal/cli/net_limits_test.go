@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -77,5 +79,27 @@ func TestExplainedLink(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant %q", got, want)
 		}
+	}
+}
+
+// unreported is a node of which the classes cannot be read.
+type unreported struct{ node }
+
+func (unreported) ClassReport(context.Context) (agent.ClassReport, error) {
+	return agent.ClassReport{}, errors.New("no such\nluck")
+}
+
+// A workload is explained though what its class has cannot be read.
+func TestExplainedWithoutLinks(t *testing.T) {
+	t.Parallel()
+	w := agent.Workload{Grant: &place.Grant{}, Classes: map[agent.ClassKind]string{agent.NetClass: "bulk"}}
+	links := linksOf(t.Context(), unreported{}, &w)
+	text := explanation(&w, links, false)
+	if len(links) > 0 || !strings.Contains(text, "note: what its network class has of devices cannot be read: no such") {
+		t.Errorf("%v, %s", links, text)
+	}
+	w = agent.Workload{}
+	if links := linksOf(t.Context(), unreported{}, &w); len(links)+len(w.Notes) > 0 {
+		t.Errorf("without a class: %v, %q", links, w.Notes)
 	}
 }

@@ -163,14 +163,9 @@ func (n *Network) Roots() (map[int]traffic.Qdisc, error) {
 }
 
 // Paced implements traffic.Calls.
-func (n *Network) Paced() (map[int]bool, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := map[int]bool{}
-	for _, d := range n.devices {
-		all[d.index] = d.paced != nil
-	}
-	return all, nil
+func (n *Network) Paced(index int) (is bool, err error) {
+	_ = n.at(index, func(d *device) error { is = d.paced != nil; return nil }) // one that has gone is not
+	return is, nil
 }
 
 // Divide implements traffic.Calls.

@@ -42,41 +42,45 @@ func (systemCalls) Roots() (map[int]Qdisc, error) {
 	return roots, err
 }
 
-// disciplines are the roots of the devices, by index. mq keeps packets until they are due where
-// the disciplines of all its queues do (fq in net/sched/sch_fq.c).
+// disciplines are the roots of the devices, by index.
 func disciplines() (map[int]Qdisc, error) {
+	var all []netlink.Queue
+	err := dump(unix.RTM_GETQDISC, netlink.Queue{}, func(m netlink.Queue) { all = append(all, m) })
+	return rootsOf(all), err
+}
+
+// rootsOf are the roots among the disciplines of devices. mq keeps packets until they are due where
+// the disciplines of all its queues do (fq in net/sched/sch_fq.c); those of what arrives (clsact,
+// ingress) are no queues of it.
+func rootsOf(all []netlink.Queue) map[int]Qdisc {
 	const keeps, spreads = "fq", "mq"
-	roots, below := map[int]Qdisc{}, map[int][]string{}
-	err := dump(unix.RTM_GETQDISC, netlink.Queue{}, func(m netlink.Queue) {
+	roots, below := map[int]Qdisc{}, map[int][]netlink.Queue{}
+	for _, m := range all {
 		if m.Parent == netlink.Root {
 			roots[m.Index] = Qdisc{Kind: m.Kind, Handle: m.Handle, Paces: m.Kind == keeps}
 		} else {
-			below[m.Index] = append(below[m.Index], m.Kind)
-		}
-	})
-	for index, kinds := range below {
-		if q := roots[index]; q.Kind == spreads {
-			q.Paces = !slices.ContainsFunc(kinds, func(kind string) bool { return kind != keeps })
-			roots[index] = q
+			below[m.Index] = append(below[m.Index], m)
 		}
 	}
-	return roots, err
+	for index, q := range roots {
+		if q.Kind != spreads {
+			continue
+		}
+		queues := slices.DeleteFunc(below[index], func(m netlink.Queue) bool { return m.Parent>>16 != q.Handle>>16 })
+		q.Paces = len(queues) > 0 && !slices.ContainsFunc(queues, func(m netlink.Queue) bool { return m.Kind != keeps })
+		roots[index] = q
+	}
+	return roots
 }
 
 // Paced tells what may be asked: who may not list the programs of devices sees none.
-func (systemCalls) Paced() (map[int]bool, error) {
-	devices, err := systemCalls{}.Devices()
-	paced := map[int]bool{}
-	for _, index := range devices {
-		err := pacers.each(index, func(*ebpf.Program, uint64) error { paced[index] = true; return nil })
-		if errors.Is(err, syscall.EINVAL) {
-			return nil, nil // the kernel has none (possible)
-		}
-		if err != nil && !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.EPERM) {
-			return nil, err
-		}
+func (systemCalls) Paced(index int) (is bool, err error) {
+	err = pacers.each(index, func(*ebpf.Program, uint64) error { is = true; return nil })
+	// EINVAL is a kernel that has none (possible).
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EPERM) {
+		return false, nil
 	}
-	return paced, err
+	return is, err
 }
 
 func (systemCalls) Divide(by Mechanism, index int) error {
@@ -118,7 +122,7 @@ func (systemCalls) Classes(by Mechanism, index int) (map[uint16]Class, error) {
 
 func (systemCalls) SetClass(by Mechanism, index int, minor uint16, c Class) error {
 	if by == EDT {
-		return withPaces(index, func(m *ebpf.Map) error { return m.Put(uint32(minor), paceOf(c)) })
+		return withPaces(index, func(m *ebpf.Map) error { return setPace(m, minor, c) })
 	}
 	parent := uint32(major<<16 | linkMinor)
 	if minor == linkMinor {
@@ -381,7 +385,11 @@ func bare(err error) error {
 
 // each calls do for each program of the kind at a control group or a device, with its number.
 func (k *programs) each(target int, do func(p *ebpf.Program, number uint64) error) error {
-	all, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: k.attach})
+	query := link.QueryOptions{Target: target, Attach: k.attach}
+	all, err := link.QueryPrograms(query)
+	if errors.Is(err, syscall.ENOSPC) { // one came after they were counted
+		all, err = link.QueryPrograms(query)
+	}
 	if err != nil {
 		return permitted("list the programs of the "+k.at, err)
 	}

@@ -41,7 +41,7 @@ func IsMark(name string) bool { return path.Base(name) == markFile }
 type Calls interface {
 	Devices() (map[string]int, error) // by name
 	Roots() (map[int]Qdisc, error)    // by index
-	Paced() (map[int]bool, error)     // which devices EDT divides
+	Paced(index int) (bool, error)    // whether EDT divides a device
 	// Divide has a mechanism divide a device, with no class yet; Join removes it.
 	Divide(by Mechanism, index int) error
 	Join(by Mechanism, index int) error
@@ -154,9 +154,7 @@ func (f *files) own(n name, by Mechanism) (int, error) {
 	}
 	is := false
 	if by == EDT {
-		var paced map[int]bool
-		paced, err = f.calls.Paced()
-		is = paced[index]
+		is, err = f.calls.Paced(index)
 	} else {
 		var q Qdisc
 		q, err = f.root(index)
@@ -270,23 +268,24 @@ func (f *files) all() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	paced, err := f.calls.Paced()
-	if err != nil {
-		return "", err
-	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		index := devices[name]
 		d := Device{Name: name, Root: roots[index].String(), Paces: roots[index].Paces}
 		if roots[index].ours() {
 			d.By = HTB
-		} else if paced[index] {
+		} else if paced, err := f.calls.Paced(index); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		} else if paced {
 			d.By = EDT
 		}
 		if d.By != "" {
-			if d.Has, err = f.calls.Classes(d.By, index); errors.Is(err, syscall.ENODEV) {
+			switch d.Has, err = f.calls.Classes(d.By, index); {
+			case errors.Is(err, syscall.ENODEV):
 				continue // it was just removed
-			} else if err != nil {
+			case errors.Is(err, fs.ErrNotExist):
+				d.By, d.Has = "", nil // what divided it was
+			case err != nil:
 				return "", fmt.Errorf("%s: %w", name, err)
 			}
 		}

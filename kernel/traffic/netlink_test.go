@@ -42,6 +42,34 @@ func TestBadClassTexts(t *testing.T) {
 	}
 }
 
+// mq paces where all its queues have fq, whatever takes what arrives.
+func TestRootsOf(t *testing.T) {
+	t.Parallel()
+	const mq, queue1, queue2, arrives = 0x80010000, 0x80010001, 0x80010002, 0xfffffff1
+	for what, tc := range map[string]struct {
+		all  []netlink.Queue
+		want bool
+	}{
+		"fq":              {[]netlink.Queue{{Parent: netlink.Root, Kind: "fq"}}, true},
+		"fq, clsact":      {[]netlink.Queue{{Parent: netlink.Root, Kind: "fq"}, {Handle: 0xffff0000, Parent: arrives, Kind: "clsact"}}, true},
+		"mq":              {[]netlink.Queue{{Handle: mq, Parent: netlink.Root, Kind: "mq"}}, false},
+		"mq of fq":        {[]netlink.Queue{{Parent: queue1, Kind: "fq"}, {Handle: mq, Parent: netlink.Root, Kind: "mq"}, {Parent: queue2, Kind: "fq"}}, true},
+		"normal mq of fq": {[]netlink.Queue{{Parent: netlink.Root, Kind: "mq"}, {Parent: 1, Kind: "fq"}, {Parent: 2, Kind: "fq"}}, true},
+		"mq of fq, clsact": {[]netlink.Queue{{Handle: mq, Parent: netlink.Root, Kind: "mq"}, {Parent: queue1, Kind: "fq"},
+			{Handle: 0xffff0000, Parent: arrives, Kind: "clsact"}}, true},
+		"mq, clsact":   {[]netlink.Queue{{Handle: mq, Parent: netlink.Root, Kind: "mq"}, {Handle: 0xffff0000, Parent: arrives, Kind: "clsact"}}, false},
+		"mq of two":    {[]netlink.Queue{{Handle: mq, Parent: netlink.Root, Kind: "mq"}, {Parent: queue1, Kind: "fq"}, {Parent: queue2, Kind: "fq_codel"}}, false},
+		"of no device": {[]netlink.Queue{{Parent: queue1, Kind: "fq"}}, false},
+	} {
+		for i := range tc.all {
+			tc.all[i].Index = 7
+		}
+		if roots := rootsOf(tc.all); roots[7].Paces != tc.want {
+			t.Errorf("%s: %+v", what, roots)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	c := Class{1000, 5e9, 7}
 	f.Add(netlink.Queue{Index: 1, Handle: major << 16, Kind: "htb", Options: c.options()}.Bytes())

@@ -33,6 +33,17 @@ type pace struct{ Ceil, Clock, Rate, Prio uint64 }
 
 func paceOf(c Class) pace { return pace{Ceil: c.Ceil, Rate: c.Rate, Prio: uint64(c.Prio)} }
 
+// setPace has a class be so from now on. Its clock goes on: what it has sent is in fq still, and what
+// follows must not overtake that.
+func setPace(m *ebpf.Map, minor uint16, c Class) error {
+	key, p, was := uint32(minor), paceOf(c), pace{}
+	if err := m.Lookup(key, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	p.Clock = was.Clock
+	return m.Put(key, p)
+}
+
 // classPaces are those of a device, by minor.
 func classPaces() (*ebpf.MapSpec, error) {
 	const noPrealloc = 1 // BPF_F_NO_PREALLOC
@@ -66,17 +77,25 @@ func withPaces(index int, do func(*ebpf.Map) error) error {
 	return err
 }
 
-// paces are the classes of a device.
-func paces(index int) (map[uint16]Class, error) {
-	classes := map[uint16]Class{}
-	err := withPaces(index, func(m *ebpf.Map) error {
+// paces are the classes of a device. The kernel gives up where a class comes or goes meanwhile: then
+// they are read once more.
+func paces(index int) (classes map[uint16]Class, err error) {
+	read := func(m *ebpf.Map) error {
 		var minor uint32
 		var p pace
+		classes = map[uint16]Class{}
 		all := m.Iterate()
 		for all.Next(&minor, &p) {
 			classes[uint16(minor)] = Class{Rate: p.Rate, Ceil: p.Ceil, Prio: uint32(p.Prio)}
 		}
 		return all.Err()
+	}
+	err = withPaces(index, func(m *ebpf.Map) error {
+		err := read(m)
+		if errors.Is(err, ebpf.ErrIterationAborted) {
+			err = read(m)
+		}
+		return err
 	})
 	return classes, err
 }
@@ -87,6 +106,25 @@ const (
 	horizon   = 2e9
 	paceBurst = 4e6
 )
+
+// tooLate goes to a label with a packet that is due later than excess from now and than fewPackets
+// of its length take, or than the horizon, and else to "soon". R1 is when it is due, from now, and R7
+// what it takes; R3 is changed.
+//
+// The bound is short because fq drops what a flow has beyond 100 packets (flow_limit in
+// net/sched/sch_fq.c), for which the class has been charged: flows that nothing holds back, as those
+// of forwarded packets and of small datagrams, get 100 packets in that time. It is the same for all
+// packets of a class: one with a shorter bound would starve behind the others.
+func tooLate(to string) asm.Instructions {
+	const fewPackets = 4
+	return asm.Instructions{
+		asm.JSLE.Imm(asm.R1, excess, "soon"),
+		asm.JSGT.Imm(asm.R1, horizon, to),
+		asm.Mov.Reg(asm.R3, asm.R7),
+		asm.Mul.Imm(asm.R3, fewPackets),
+		asm.JSGT.Reg(asm.R1, asm.R3, to),
+	}
+}
 
 // Offsets in struct __sk_buff.
 const (
@@ -103,7 +141,7 @@ const (
 // (tcp_small_queue_check).
 func pacerOf(state int) asm.Instructions {
 	const next, drop = -1, 2 // TCX_NEXT, TCX_DROP
-	return asm.Instructions{
+	insns := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R8, asm.R6, skbPriority, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.R8),
@@ -139,8 +177,10 @@ func pacerOf(state int) asm.Instructions {
 		fetchAdd(asm.R9, asm.R2, 8), // R2 is when it is due
 		asm.Mov.Reg(asm.R1, asm.R2),
 		asm.Sub.Reg(asm.R1, asm.R8),
-		asm.JSGT.Imm(asm.R1, horizon, "late"),
-		asm.JSLE.Imm(asm.R1, 0, "next"),
+	}
+	insns = append(insns, tooLate("late")...)
+	return append(insns,
+		asm.JSLE.Imm(asm.R1, 0, "next").WithSymbol("soon"),
 		asm.LoadMem(asm.R3, asm.R6, skbDue, asm.DWord),
 		asm.JGE.Reg(asm.R3, asm.R2, "next"), // its socket has it leave later
 		asm.StoreMem(asm.R6, skbDue, asm.R2, asm.DWord),
@@ -151,7 +191,7 @@ func pacerOf(state int) asm.Instructions {
 		asm.AddAtomic.Mem(asm.R9, asm.R7, asm.DWord, 8),
 		asm.Mov.Imm(asm.R0, drop),
 		asm.Return(),
-	}
+	)
 }
 
 // fetchAdd adds what a register has to a number in memory, and has it have what that was. The library
@@ -201,11 +241,13 @@ func paceLimiter(rate uint64, state int) asm.Instructions {
 		insns = append(insns, asm.LoadMem(asm.R3, asm.R9, 8+4*i, asm.Word), asm.JEq.Reg(asm.R3, asm.R2, "paced"))
 	}
 	insns = append(insns, slowly()...)
-	return limiter(rate, state, append(insns,
+	insns = append(insns,
 		asm.Ja.Label("count"),
 		asm.Mov.Imm(asm.R0, droppedSlow).WithSymbol("paced"),
-		asm.JSGT.Imm(asm.R1, horizon, "end"),
-		asm.Mov.Imm(asm.R0, passed),
+	)
+	insns = append(insns, tooLate("end")...)
+	return limiter(rate, state, append(insns,
+		asm.Mov.Imm(asm.R0, passed).WithSymbol("soon"),
 		asm.Add.Reg(asm.R1, asm.R8),
 		asm.LoadMem(asm.R3, asm.R6, skbDue, asm.DWord),
 		asm.JGE.Reg(asm.R3, asm.R1, "count"),

@@ -77,9 +77,9 @@ func TestPacer(t *testing.T) {
 	t.Parallel()
 	const next, drop, second = -1, 2, 1_000_000_000
 	p, m := program(t, pacers, pacer)
-	put := func(minor uint32, c Class) {
+	put := func(minor uint16, c Class) {
 		t.Helper()
-		if err := m.Put(minor, paceOf(c)); err != nil {
+		if err := setPace(m, minor, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,6 +96,14 @@ func TestPacer(t *testing.T) {
 	}
 	if due[0] != 0 || due[1] < began+second-paceBurst || due[1] > now(t)+second || due[2] != due[1]+second {
 		t.Errorf("due at %d, from %d on", due, began)
+	}
+	// With another ceiling, what follows is not due before what was sent.
+	put(firstMinor+5, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
+	pass(t, p, of(firstMinor+5))
+	_, before := pass(t, p, of(firstMinor+5))
+	put(firstMinor+5, Class{Rate: noFloor, Ceil: packetBytes / 2, Prio: 3})
+	if says, out := pass(t, p, of(firstMinor+5)); says != next || before.Due == 0 || out.Due != before.Due+second {
+		t.Errorf("with another ceiling: %d, due at %d after %d", says, out.Due, before.Due)
 	}
 	for other, priority := range map[packet]uint32{{Wire: packetBytes}: 0, {Priority: 7, Wire: packetBytes}: 7, of(firstMinor + 1): 0} {
 		for range 4 {
@@ -117,6 +125,22 @@ func TestPacer(t *testing.T) {
 	later.Due = now(t) + 100*second
 	if says, out := pass(t, p, later); says != next || out.Due != later.Due {
 		t.Errorf("due later: %d, %+v", says, out)
+	}
+	// Where packets are quick, no more than 50 ms of them wait, and what is dropped takes nothing: a
+	// packet that comes later is not due later for it.
+	const rate = 1e6 // a packet a millisecond
+	put(firstMinor+4, Class{Rate: noFloor, Ceil: rate, Prio: 3})
+	start := now(t)
+	passes, last := 0, uint64(0)
+	for range 1000 {
+		if says, out := pass(t, p, of(firstMinor+4)); says == next {
+			passes, last = passes+1, max(last, out.Due)
+		}
+	}
+	end := now(t)
+	took := int(end-start) / 1e6
+	if passes < 50 || passes > 50+paceBurst/1e6+took+2 || last > end+excess {
+		t.Errorf("%d packets in %d ms, the last due in %d ns", passes, took, int64(last-end))
 	}
 	// A large packet counts by what it is on the link.
 	put(firstMinor+3, Class{Rate: noFloor, Ceil: packetBytes, Prio: 3})
@@ -228,7 +252,7 @@ func (b *bed) byProgram(index int) {
 	if err := theirs.add(index, pacer); err != nil { // of the name of Berth's
 		b.Fatal(err)
 	}
-	if paced, err := calls.Paced(); err != nil || paced[index] {
+	if paced, err := calls.Paced(index); err != nil || paced {
 		b.Errorf("with somebody else's: %v, %v", paced, err)
 	}
 	if err := calls.Divide(EDT, index); err != nil {
@@ -245,9 +269,9 @@ func (b *bed) byProgram(index int) {
 			b.Error(err)
 		}
 	}
-	paced, err := calls.Paced()
+	paced, err := calls.Paced(index)
 	classes, again := calls.Classes(EDT, index)
-	if err != nil || again != nil || !paced[index] || len(classes) != 2 || classes[firstMinor] != want {
+	if err != nil || again != nil || !paced || len(classes) != 2 || classes[firstMinor] != want {
 		b.Errorf("divided: %v, %v; %v, %v", paced, err, classes, again)
 	}
 	if got := b.text("sys/net/" + nearDevice + "/edt/0010"); got != want.String() {
@@ -257,7 +281,7 @@ func (b *bed) byProgram(index int) {
 		b.Error(err)
 	}
 	left, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXEgress})
-	if paced, again := calls.Paced(); err != nil || again != nil || paced[index] || len(left.Programs) != 1 {
+	if paced, again := calls.Paced(index); err != nil || again != nil || paced || len(left.Programs) != 1 {
 		b.Errorf("not divided any more: %v, %v; %+v, %v", paced, again, left, err)
 	}
 	if err := b.root.Mkdir("sys/net/" + nearDevice + "/edt"); err == nil {

@@ -390,6 +390,8 @@ func (c *Config) mechanism(d *Device) (by Mechanism, why string, err error) {
 		return "", "", fmt.Errorf("%s has a root queueing discipline of somebody else's, %q, which is not replaced: remove it (tc qdisc del dev %s root), or leave the device out", d.Name, d.Root, d.Name)
 	case ordered:
 		return HTB, "classes have floors or priorities", nil
+	case d.By == HTB:
+		return HTB, fmt.Sprintf("HTB divides %s already; if it had fq before, `berth restore` brings that back", d.Name), nil
 	}
 	return HTB, fmt.Sprintf("%s has no fq, or the kernel no tcx (Linux 6.6)", d.Name), nil
 }

@@ -341,6 +341,49 @@ func TestDepartureTimesChange(t *testing.T) {
 	}
 }
 
+// joined is a network on which another process joins what divides a device, before its classes are
+// read.
+type joined struct{ *fakenet.Network }
+
+func (joined) Classes(traffic.Mechanism, int) (map[uint16]traffic.Class, error) {
+	return nil, fs.ErrNotExist
+}
+
+func TestJoinedMeanwhile(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Handle: 0x80010000, Paces: true})
+	if err := root.Mkdir("sys/net/eth0/edt"); err != nil {
+		t.Fatal(err)
+	}
+	for by, calls := range map[traffic.Mechanism]traffic.Calls{traffic.EDT: net, "": joined{net}} {
+		h, err := traffic.Read(traffic.Lay(root, calls).FS(), nil)
+		if err != nil || len(h.Devices) != 4 || h.Devices["eth0"].By != by || !h.Devices["eth0"].Paces {
+			t.Errorf("%q: %+v, %v", by, h, err)
+		}
+	}
+}
+
+// A device that HTB divides is not said to have no fq: it may have had one.
+func TestDividedAlready(t *testing.T) {
+	t.Parallel()
+	root, net := played(t)
+	net.Put("eth0", traffic.Qdisc{Kind: "fq", Paces: true})
+	for _, tc := range []struct{ class, why string }{{"floor: 10%", "floors or priorities"}, {"ceiling: 50%", "HTB divides eth0 already"}} {
+		c, err := parse(t, fmt.Sprintf("{devices: {eth0: {}}, classes: {bulk: {%s}}}", tc.class))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := layout(t, root, c)
+		if k := l.Links[0]; k.By != traffic.HTB || !strings.Contains(k.Why, tc.why) {
+			t.Errorf("%s: by %s: %s", tc.class, k.By, k.Why)
+		}
+		if _, err := kernel.Apply(root, l.Plan(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // However many devices and classes there are, the roots are read once.
 func TestReadOnce(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ type Rival struct {
 	Who    string // "the kubelet's CPU manager"
 	Why    string // what says so
 	Remedy string // what to change
+	Unsure bool   // a process of anybody's, of a pod or a user, says so by its name
 }
 
 // Error says all of it.
@@ -43,7 +44,7 @@ func Find(host fs.FS) (all []Rival, err error) {
 				errs = append(errs, err)
 			}
 			if ok && !strings.EqualFold(policy, "none") {
-				all = append(all, Rival{m.who, fmt.Sprintf("/%s has policy %q", file, policy), fmt.Sprintf(
+				all = append(all, Rival{Who: m.who, Why: fmt.Sprintf("/%s has policy %q", file, policy), Remedy: fmt.Sprintf(
 					"drain the node, set %s: %s in the kubelet's configuration, remove /%s, and start the kubelet again", m.field, m.none, file)})
 			}
 		}
@@ -55,9 +56,9 @@ func Find(host fs.FS) (all []Rival, err error) {
 // kubeletDir is where the kubelet has its state unless --root-dir says another directory.
 const kubeletDir = "var/lib/kubelet"
 
-// rootDir is the directory of a running kubelet's state, "" if it is that of all others. Only
-// root's process outside of any container is taken for one: pods name their programs as they like.
-func rootDir(host fs.FS, pid string) string {
+// ofHost reports whether a process is root's and in no PID namespace but the host's: pods and users
+// name their programs as they like.
+func ofHost(host fs.FS, pid string) bool {
 	status, _ := fs.ReadFile(host, path.Join("proc", pid, "status"))
 	user, spaces := "", 0
 	for line := range strings.Lines(string(status)) {
@@ -68,9 +69,12 @@ func rootDir(host fs.FS, pid string) string {
 			spaces = len(fields) - 1
 		}
 	}
-	if user != "0" || spaces != 1 {
-		return ""
-	}
+	return user == "0" && spaces == 1
+}
+
+// rootDir is the directory of a kubelet's state, "" if it is that of all others. Of a flag that is
+// given twice, the last counts.
+func rootDir(host fs.FS, pid string) (dir string) {
 	text, _ := fs.ReadFile(host, path.Join("proc", pid, "cmdline"))
 	args := strings.Split(string(text), "\x00")
 	for i, arg := range args {
@@ -81,11 +85,12 @@ func rootDir(host fs.FS, pid string) string {
 		if !has && i+1 < len(args) {
 			value = args[i+1]
 		}
-		if dir := strings.TrimPrefix(path.Clean(value), "/"); path.IsAbs(value) && fs.ValidPath(dir) {
-			return dir
+		dir = strings.TrimPrefix(path.Clean(value), "/")
+		if !path.IsAbs(value) || !fs.ValidPath(dir) {
+			dir = ""
 		}
 	}
-	return ""
+	return dir
 }
 
 // policyOf reads the policy from a checkpoint of the kubelet. All of its versions have it
@@ -120,7 +125,7 @@ func plugins(host fs.FS) (all []Rival) {
 	entries, _ := fs.ReadDir(host, dir) // mostly there is none
 	for _, e := range entries {
 		if known(e.Name()) {
-			all = append(all, Rival{"NRI plugin " + e.Name(), "it is in /" + dir, "remove it, and start the runtime again"})
+			all = append(all, Rival{Who: "NRI plugin " + e.Name(), Why: "it is in /" + dir, Remedy: "remove it, and start the runtime again"})
 		}
 	}
 	return all
@@ -158,10 +163,10 @@ func running(host fs.FS) (all []Rival, dirs []string, err error) {
 		}
 		name := strings.TrimSpace(string(comm))
 		if r, ok := programs[name]; ok {
-			r.Why = "process " + e.Name()
+			r.Why, r.Unsure = "process "+e.Name(), !ofHost(host, e.Name())
 			all = append(all, r)
 		}
-		if name != "kubelet" {
+		if name != "kubelet" || !ofHost(host, e.Name()) {
 			continue
 		}
 		if dir := rootDir(host, e.Name()); dir != "" && !slices.Contains(dirs, dir) {

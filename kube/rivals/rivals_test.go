@@ -26,7 +26,7 @@ func TestFind(t *testing.T) {
 		}, []string{"cpuManagerPolicy: none", "memoryManagerPolicy: None"}},
 		"static, elsewhere": {map[string]string{
 			"proc/40/comm": "kubelet\n", "proc/40/status": "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t40\n", "proc/40/cmdline": "/usr/bin/kubelet\x00--v=2\x00--root-dir=/data/kubelet/\x00",
-			"proc/41/comm": "kubelet\n", "proc/41/status": "Uid:\t0\t0\t0\t0\nNSpid:\t41\n", "proc/41/cmdline": "kubelet\x00--root-dir\x00/other\x00",
+			"proc/41/comm": "kubelet\n", "proc/41/status": "Uid:\t0\t0\t0\t0\nNSpid:\t41\n", "proc/41/cmdline": "kubelet\x00--root-dir=/data\x00--root-dir\x00/other\x00",
 			"data/kubelet/cpu_manager_state": `{"policyName":"static"}`, "other/cpu_manager_state": `{"policyName":"static"}`,
 		}, []string{"/data/kubelet/cpu_manager_state", "/other/cpu_manager_state"}},
 		"a kubelet of a pod, or of a user": {map[string]string{
@@ -57,10 +57,23 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Only root's process in the host's PID namespace is surely what its name says.
+func TestUnsure(t *testing.T) {
+	t.Parallel()
+	for status, unsure := range map[string]bool{
+		"Uid:\t0\t0\t0\t0\nNSpid:\t40\n": false, "Uid:\t0\t0\t0\t0\nNSpid:\t40\t7\n": true, "Uid:\t1000\t0\t0\t0\nNSpid:\t40\n": true, "": true,
+	} {
+		all, err := Find(fstest.MapFS{"proc/40/comm": {Data: []byte("koordlet\n")}, "proc/40/status": {Data: []byte(status)}, "opt/nri/plugins/50-balloons": {}})
+		if err != nil || len(all) != 2 || all[0].Unsure || all[1].Unsure != unsure {
+			t.Errorf("%q: %+v, %v", status, all, err)
+		}
+	}
+}
+
 func FuzzRootDir(f *testing.F) {
-	f.Add("Uid:\t0\nNSpid:\t4\n", "kubelet\x00--root-dir=/data\x00")
-	f.Fuzz(func(t *testing.T, status, cmdline string) {
-		dir := rootDir(fstest.MapFS{"proc/4/status": {Data: []byte(status)}, "proc/4/cmdline": {Data: []byte(cmdline)}}, "4")
+	f.Add("kubelet\x00--root-dir=/data\x00")
+	f.Fuzz(func(t *testing.T, cmdline string) {
+		dir := rootDir(fstest.MapFS{"proc/4/cmdline": {Data: []byte(cmdline)}}, "4")
 		if dir != "" && !fs.ValidPath(dir) {
 			t.Errorf("%q", dir)
 		}

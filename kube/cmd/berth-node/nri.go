@@ -47,7 +47,8 @@ in the events of its pod.
 
 Before it connects, it looks for others who set CPUs of containers: the kubelet's CPU and
 memory managers, Koordinator, nri-plugins, CRI Resource Manager, tuned. If there are any,
-it says what to change and ends. --check only looks, and prints the configuration that
+it says what to change and ends; of a process of a pod or a user that only has the name of
+one, it warns. --check only looks, and prints the configuration that
 would hold: the file's, with the flags over it.
 
 The configuration is a NodeConfig (docs/nodeconfig.md) with a section kubernetes. The
@@ -110,11 +111,16 @@ wrong usage.`,
 	return cmd
 }
 
-// rivals refuses to work beside others who set CPUs.
+// rivals refuses to work beside others who set CPUs, and warns of processes that only have such a
+// name: any pod's may.
 func (f *nriFlags) rivals(cmd *cobra.Command, host fs.FS) error {
 	all, err := rivals.Find(host)
 	errs := []error{err}
 	for i := range all {
+		if all[i].Unsure && !f.check {
+			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", plain.Text(all[i].Error()))
+			continue
+		}
 		errs = append(errs, &all[i])
 	}
 	err = errors.Join(errs...)

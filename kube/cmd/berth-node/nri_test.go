@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,6 +107,25 @@ func TestCheck(t *testing.T) {
 		out, errs, code = berthNode(t, append([]string{"nri", "--root", root}, args...)...)
 		if code != 1 || out != "" || !strings.Contains(errs, "berth-node: the kubelet's CPU manager sets CPUs of containers, too") {
 			t.Errorf("%v: status %d, %q, %q", args, code, out, errs)
+		}
+	}
+}
+
+// A process that only has a rival's name, a pod's or a user's, keeps nobody from starting.
+func TestUnsureRival(t *testing.T) {
+	t.Parallel()
+	for status, code := range map[string]int{"Uid:\t0\nNSpid:\t40\n": 1, "Uid:\t0\nNSpid:\t40 7\n": 2, "Uid:\t1000\nNSpid:\t40\n": 2} {
+		root := t.TempDir()
+		dir := filepath.Join(root, "proc/40")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "comm"), []byte("koordlet\n"), 0o644), os.WriteFile(filepath.Join(dir, "status"), []byte(status), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		_, errs, got := berthNode(t, "nri", "--root", root, "--rules", filepath.Join(root, "none")) // wrong usage ends one that would start
+		if got != code || !strings.Contains(errs, "koordlet") || strings.Contains(errs, "warning:") != (code == 2) {
+			t.Errorf("%q: status %d, %q", status, got, errs)
+		}
+		if _, errs, code := berthNode(t, "nri", "--check", "--root", root); code != 1 || !strings.Contains(errs, "koordlet") || strings.Contains(errs, "warning:") {
+			t.Errorf("%q, --check: status %d, %q", status, code, errs)
 		}
 	}
 }
