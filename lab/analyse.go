@@ -91,9 +91,7 @@ func (a *analysis) quantiles(scenario string, valid []Decoded) []Quantile {
 			q.Reason = why
 		} else {
 			q.Estimate, q.AtLeast = estimate, stats.AtLeast(censored, offered, p)
-			if !q.AtLeast {
-				q.AtMost = a.late(scenario, p)
-			}
+			q.AtMost = a.late(scenario, p)
 			if a.out.Undisturbed {
 				q.All, _ = quantile(all, p)
 			}

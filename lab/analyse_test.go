@@ -313,6 +313,11 @@ func TestUpperBounds(t *testing.T) {
 			t.Errorf("%s: the p99 is known: %v, %q; want it so, %q", scenario, ok, got, want)
 		}
 	}
+	for want, row := range map[string]Row{"about ": {Saturated: true}, "at most ": {}} {
+		if got := row.Bounded(Quantile{P: headline, AtMost: "lag of 300 µs"}); got != want {
+			t.Errorf("saturated %v and late: %q, want %q", row.Saturated, got, want)
+		}
+	}
 	if want := "; alone at most "; !strings.Contains(a.Answer[0], want) {
 		t.Errorf("the answer is %q, want %q in it", a.Answer[0], want)
 	}

@@ -54,10 +54,13 @@ func took(row Row) string {
 	return row.Bounded(q) + Latency(q.Estimate)
 }
 
-// Bounded says "at least " or "at most " of a quantile of the row that is a bound; "" of others.
+// Bounded says "at least " or "at most " of a quantile of the row that is a bound, and "about " of one
+// that is both in parts; "" of others.
 func (r Row) Bounded(q Quantile) string {
-	switch {
-	case r.Saturated || q.AtLeast || r.Bound && q.P == headline:
+	switch lower := r.Saturated || q.AtLeast || r.Bound && q.P == headline; {
+	case lower && q.AtMost != "":
+		return "about "
+	case lower:
 		return "at least "
 	case q.AtMost != "":
 		return "at most "

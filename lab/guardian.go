@@ -18,8 +18,8 @@ const (
 	// guardLearns is how long it sees the tenant alone before it first acts: of thirty windows the
 	// guard takes twenty to know what is usual.
 	guardLearns = 6 * time.Second
-	// guardActs is for how long the neighbour has been there when a round is measured: three windows
-	// that agree, and a second until what had waited at the link is sent.
+	// guardActs is for how much longer than elsewhere the neighbour has been there when a round is
+	// measured: three windows that agree, and a second until what had waited at the link is sent.
 	guardActs = 2200 * time.Millisecond
 )
 
@@ -40,16 +40,18 @@ type GuardOrder struct {
 type GuardAnswer struct {
 	// Lacks says why there can be no guard here; nil if there is one.
 	Lacks *kernel.NotSupportedError `json:"lacks,omitempty"`
-	// Acts are what it did since it was told to act.
+	// Acts are what it did since it was told to act, and what failed since the answer before.
 	Acts []Act `json:"acts,omitempty"`
 }
 
 // Act is something that the guard did in a round.
 type Act struct {
-	At float64 `json:"at"` // seconds after the neighbour began
+	At float64 `json:"at"` // seconds after the neighbour began; less than 0 before
 	// Applied: it limited somebody; else it kept a limit, gave it back, or says why it does nothing.
-	Applied bool   `json:"applied,omitempty"`
-	What    string `json:"what"` // in the guard's words
+	Applied bool `json:"applied,omitempty"`
+	// Failed: it met an error, with which it goes on.
+	Failed bool   `json:"failed,omitempty"`
+	What   string `json:"what"` // in the guard's words
 }
 
 // guardian is the guard's process.

@@ -104,9 +104,15 @@ func TestSharesText(t *testing.T) {
 	}
 }
 
-// The words say in how many rounds the guard acted, when and how; or why it did not.
+// The words say in how many rounds the guard acted, when and how; or why it did not; and what failed.
 func TestReadGuard(t *testing.T) {
 	t.Parallel()
+	const (
+		fast   = " That is not how fast it is on a host: it counts windows of the rounds before."
+		from   = " Measured is from 2.3 s after the neighbour began on: what tenant and neighbour lose before is in no figure."
+		failed = " It met errors in 20 rounds, the first: read cpu.stat."
+	)
+	broken := Act{At: -0.4, Failed: true, What: "read cpu.stat"}
 	capped := Act{At: 0.8, Applied: true, What: "applied send_cap"}
 	for name, tc := range map[string]struct {
 		acts func(block int) []Act
@@ -114,15 +120,18 @@ func TestReadGuard(t *testing.T) {
 	}{
 		"acts": {func(block int) []Act {
 			return []Act{{At: 0.1, What: "no"}, {At: 0.75 + 0.01*float64(block), Applied: true, What: "applied send_cap"}}
-		}, "acted in 20 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap."},
+		}, "acted in 20 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap." + fast + from},
 		"at times": {func(block int) []Act {
 			if block < 3 {
 				return []Act{capped}
 			}
 			return nil
-		}, "acted in 3 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap."},
-		"may not": {func(int) []Act { return []Act{{At: 1, What: "refused: the link is not divided"}} }, "limited nobody: refused: the link is not divided."},
-		"nothing": {func(int) []Act { return nil }, "limited nobody: it found nothing."},
+		}, "acted in 3 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap." + fast + from},
+		"fails": {func(int) []Act { return []Act{broken, capped} },
+			"acted in 20 of 20 rounds, in the median 0.8 s after the neighbour began, and last so: applied send_cap." + fast + failed + from},
+		"only fails": {func(int) []Act { return []Act{broken} }, "limited nobody: it found nothing." + failed + from},
+		"may not":    {func(int) []Act { return []Act{{At: 1, What: "refused: the link is not divided"}} }, "limited nobody: refused: the link is not divided." + from},
+		"nothing":    {func(int) []Act { return nil }, "limited nobody: it found nothing." + from},
 	} {
 		r := fakeResult(t, map[string]fake{Baseline: {scale: 1}, BaselineAgain: {scale: 1}, Unisolated: {scale: 3, work: 20e6}})
 		guarded := isolationOf(t, Net).Scenarios[6]

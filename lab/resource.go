@@ -105,7 +105,7 @@ func IsolationOf(r Resource) (Spec, error) {
 			beside("net-ceiling", "neighbour in a network class with a ceiling: half of the link", Isolation{NetNeighbour: traffic.Share{Ceiling: part(50)}}),
 			beside("net-first", "tenant in a network class of the first priority, neighbour of the last, and a floor for both: a fifth of the link",
 				Isolation{NetTenant: traffic.Share{Floor: part(20), Priority: 1}, NetNeighbour: traffic.Share{Floor: part(20), Priority: 8}}),
-			beside("guarded", "neighbour watched by berth guard, which acts once the tenant suffers", Isolation{Guard: true}),
+			beside("guarded", "neighbour watched by berth guard, which acts once the tenant suffers; measured from 2.5 s on", Isolation{Guard: true}),
 		)
 	default:
 		return e, fmt.Errorf("resource %q: not one of %s", r, resourceNames())

@@ -219,11 +219,12 @@ func (a *analysis) bounds(quantity string, scenarios ...string) (all stats.Bound
 		row, _ := a.find(scenario)
 		switch {
 		case row.Failed:
-			all = max(all, stats.Failed)
+			all |= stats.Failed
 		case row.LowerBound():
-			all = max(all, stats.Queued)
-		case slices.ContainsFunc(row.Quantiles, func(q Quantile) bool { return q.P == p && q.AtMost != "" }):
-			all = max(all, stats.Late)
+			all |= stats.Queued
+		}
+		if slices.ContainsFunc(row.Quantiles, func(q Quantile) bool { return q.P == p && q.AtMost != "" }) {
+			all |= stats.Late
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -181,15 +182,20 @@ func (a *analysis) readSplit(s Scenario) string {
 	return text + "."
 }
 
-// readGuard says in how many rounds the guard acted, when, and what it did first.
-func (a *analysis) readGuard(s Scenario) string {
+// readGuard says in how many rounds the guard acted, when, what it did first, what failed, and of what
+// the figures are.
+func (a *analysis) readGuard(s Scenario) (text string) {
 	rounds := a.Valid(s.Name)
 	if !s.Isolation.Guard || len(rounds) == 0 {
 		return ""
 	}
 	var at []float64
-	what := ""
+	what, failed, first := "", 0, ""
 	for _, d := range rounds {
+		if i := slices.IndexFunc(d.Guard, func(act Act) bool { return act.Failed }); i >= 0 {
+			failed, first = failed+1, cmp.Or(first, d.Guard[i].What)
+		}
+		d.Guard = slices.DeleteFunc(slices.Clone(d.Guard), func(act Act) bool { return act.Failed })
 		i := slices.IndexFunc(d.Guard, func(act Act) bool { return act.Applied })
 		switch {
 		case i >= 0:
@@ -202,10 +208,17 @@ func (a *analysis) readGuard(s Scenario) string {
 		if what == "" {
 			what = "it found nothing"
 		}
-		return fmt.Sprintf("In %s the guard limited nobody: %s.", s.Name, what)
+		text = fmt.Sprintf("In %s the guard limited nobody: %s.", s.Name, what)
+	} else {
+		text = fmt.Sprintf("In %s the guard acted in %d of %s, in the median %.1f s after the neighbour began, and last so: %s. "+
+			"That is not how fast it is on a host: it counts windows of the rounds before.",
+			s.Name, len(at), plain.Count(len(rounds), "round"), stats.Median(at), what)
 	}
-	return fmt.Sprintf("In %s the guard acted in %d of %s, in the median %.1f s after the neighbour began, and last so: %s.",
-		s.Name, len(at), plain.Count(len(rounds), "round"), stats.Median(at), what)
+	if failed > 0 {
+		text += fmt.Sprintf(" It met errors in %s, the first: %s.", plain.Count(failed, "round"), first)
+	}
+	settle, _ := a.Experiment.lengthOf(s)
+	return text + fmt.Sprintf(" Measured is from %.1f s after the neighbour began on: what tenant and neighbour lose before is in no figure.", settle.Seconds())
 }
 
 // readNearest says what still separates the best strategy from the baseline.

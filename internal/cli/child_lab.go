@@ -23,6 +23,7 @@ func labChildren() []*cobra.Command {
 	}
 	return []*cobra.Command{
 		child("__guard", "Guard of the lab", func(cmd *cobra.Command) error {
+			ignoreSIGPIPE()
 			return guarded.Child(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		}),
 		child("__load", "Load generator of the lab", func(cmd *cobra.Command) error {

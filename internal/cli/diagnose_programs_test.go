@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/watch"
@@ -25,6 +27,7 @@ type played struct {
 	from             int // the second in which it is told first
 	group            bool
 	called           string // the group's workload
+	cpus             cpuset.Set
 	stall, queue     float64
 	queuedBy         string
 	withoutSchedstat bool
@@ -47,7 +50,7 @@ func play(t *testing.T, seconds int, stall float64, of ...played) string {
 	}
 	for _, p := range of {
 		if p.group {
-			header.Groups = append(header.Groups, observe.Group{Path: p.name, Name: p.called})
+			header.Groups = append(header.Groups, observe.Group{Path: p.name, Name: p.called, CPUs: p.cpus})
 		}
 	}
 	name := filepath.Join(t.TempDir(), "recording")
@@ -128,6 +131,13 @@ func TestDiagnosePrograms(t *testing.T) {
 	late.from = 9
 	probed := web
 	probed.queue, probed.queuedBy = 0.031, "process stress-ng-cpu"
+	api.cpus = cpuset.MustOf(0)
+	pinned, apart, beside := api, played{name: "demo/apart", group: true, use: 0.8, wait: 0.05, cpus: cpuset.MustOf(1)}, played{name: "demo/beside", group: true, use: 0.2, wait: 0.1, cpus: cpuset.MustOf(0)}
+	pinned.use, pinned.wait, pinned.queue, pinned.stall = 0.1, 0.3, 0, 0.1
+	outside := pinned
+	outside.wait, outside.queue, outside.queuedBy, outside.stall = 0.4, 0.02, detect.Outside, 0.4
+	low, small := beside, pinned
+	low.use, small.use = 0.05, 0.04
 	throttled := web
 	throttled.throttled = 0.7
 	for _, c := range []struct {
@@ -160,6 +170,14 @@ func TestDiagnosePrograms(t *testing.T) {
 		{"unit-unasked.txt", 6, 0.78, exitFindings, nil, []played{unit, web}},
 		// Whoever matters is not the one to slow down, however much it uses.
 		{"sensitive-busiest.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process stress-ng-cpu"}, []played{hog, web}},
+		// The first line names nobody who takes little, or whose CPUs are others; nor is that one to wait.
+		{"pinned.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{pinned, apart, beside}},
+		{"pinned-alone.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{pinned, apart}},
+		{"pinned-low.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{small, apart, low}},
+		// Nor one that is not said to be the reason.
+		{"outside.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{outside, beside}},
+		// A daemon that hardly runs is not the worst off.
+		{"daemon.txt", 6, 0.78, exitFindings, nil, []played{unit, {name: "nginx", use: 0.35, wait: 0.3}, {name: "crond", use: 0.001, wait: 0.02}}},
 		{"nobody.txt", 6, 0.9, exitFindings, nil, nil},
 		{"late.txt", 30, 0.78, exitFindings, nil, []played{late, web}},
 		{"container.txt", 20, 0.1, exitFindings, nil, []played{throttled}},

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/plain"
@@ -46,11 +47,15 @@ type diagnosis struct {
 
 	overview    string
 	verbose     bool
-	about       string // Target or Sensitive, by its group
-	programs    int    // that were looked at
-	victim      string // by its group, as the first finding has it
-	culprit     string // likewise, or who used most CPU time
+	about       string     // Target or Sensitive, by its group
+	programs    int        // that were looked at
+	victim      string     // by its group, as the first finding has it
+	culprit     string     // likewise, or who may have taken the CPUs
+	guessed     bool       // no rule accuses the culprit: it used most CPU time
+	busiest     string     // who used most CPU time, but for who is asked about
+	worst       programRow // who is worst off, where neither a user nor a rule says who suffers
 	levels      map[string]map[watch.Quantity]float64
+	cpus        map[string]cpuset.Set // that groups may use
 	longestWait []programRow
 }
 
@@ -99,7 +104,11 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	first, last := ticks[0][0].Time, ticks[len(ticks)-1][0].Time
 	d := &diagnosis{
 		Target: shownName(h, target), Sensitive: shownName(h, sensitive), Seconds: (last - first).Seconds(),
-		Looked: []string{}, Findings: []foundRow{}, levels: meanLevels(ticks), about: target + sensitive,
+		Looked: []string{}, Findings: []foundRow{}, levels: meanLevels(inFocus(ticks)), about: target + sensitive,
+		cpus: map[string]cpuset.Set{},
+	}
+	for _, g := range h.Groups {
+		d.cpus[g.Path] = g.CPUs
 	}
 	d.describe(h, ticks[0])
 	window := max(watch.Second, (last-first)/watch.Time(len(ticks)-1))
@@ -121,7 +130,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	d.rank(sensitive)
 	d.Gaps = commonGaps(detector, looked)
 	d.overview = d.figures(h, ticks, target)
-	if d.culprit = d.mostUsed(d.about); len(d.Findings) > 0 {
+	if len(d.Findings) > 0 {
 		d.victim, d.culprit = d.Findings[0].Victim, d.Findings[0].Suspect
 	}
 	for i := range d.Findings {
@@ -130,17 +139,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 		}
 	}
 	d.Pods = podsAmong(h, looked, d.Findings)
-	if d.unaccused() {
-		d.culprit = d.mostUsed("")
-	}
-	if len(d.Findings) > 0 && d.culprit == "" {
-		for _, b := range d.Findings[0].Behind {
-			if b.Name != d.victim && b.Name != detect.Outside {
-				d.culprit = b.Name
-				break
-			}
-		}
-	}
+	d.blame()
 	d.Answer = d.answer(h)
 	for i := range d.Findings {
 		for j := range d.Findings[i].Behind {
@@ -149,6 +148,31 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 		d.Findings[i].Finding = named(d.Findings[i].Finding, func(group string) string { return shownName(h, group) })
 	}
 	return d, nil
+}
+
+// blame sets who may have taken the CPUs where the first finding accuses nobody: who had them while
+// its victim waited or, if no rule says because of whom anybody suffers, who used most CPU time.
+func (d *diagnosis) blame() {
+	d.busiest = d.mostUsed(d.about, cpuset.Set{})
+	switch {
+	case len(d.Findings) == 0:
+		victim := d.about
+		if victim == "" {
+			d.worst = d.worstOff()
+			victim = d.worst.workload
+		}
+		d.culprit, d.guessed = d.mostUsed(victim, d.cpus[victim]), true
+	case d.unaccused():
+		d.worst = d.worstOff()
+		d.culprit, d.guessed = d.mostUsed("", d.cpus[d.victim]), true
+	case d.culprit == "":
+		for _, b := range d.Findings[0].Behind {
+			if b.Name != d.victim && b.Name != detect.Outside {
+				d.culprit = b.Name
+				break
+			}
+		}
+	}
 }
 
 // podsAmong are the containers of pods among some groups, and among those that findings
@@ -201,15 +225,18 @@ func (d *diagnosis) describe(h *observe.Header, tick []watch.Sample) {
 	slices.SortFunc(d.longestWait, by(func(r programRow) float64 { return r.Wait }))
 }
 
-// mostUsed is the workload that used most CPU time, but for one and those around it and in it.
-// "" if none used enough to be looked at.
-func (d *diagnosis) mostUsed(but string) (most string) {
+// mostUsed is the workload that used most CPU time, but for one and those around it and in it, and
+// those that may use none of some CPUs (an empty set is any). "" if none used enough to be looked at.
+func (d *diagnosis) mostUsed(but string, of cpuset.Set) (most string) {
 	for _, name := range slices.Sorted(maps.Keys(d.levels)) {
 		comm, ok := programOf(name)
 		if name == "" || ok && (comm == "" || comm == proc.KernelThreads || comm == proc.OtherPrograms) {
 			continue
 		}
 		if kernel.Within(name, but) || kernel.Within(but, name) {
+			continue
+		}
+		if cpus := d.cpus[name]; !of.IsEmpty() && !cpus.IsEmpty() && !cpus.Overlaps(of) {
 			continue
 		}
 		if use := d.levels[name][watch.CPUTime]; use >= notable && (most == "" || use > d.levels[most][watch.CPUTime]) {
@@ -235,11 +262,15 @@ func (d *diagnosis) unaccused() bool {
 }
 
 // worstOff is the workload, but for who used most CPU time, whose threads waited longest for
-// one by what they used: it may be the service that matters. It has no name if none waited.
+// one by what they used: it may be the service that matters. Whoever used next to nothing has to
+// have waited for long. It has no name if none waited.
 func (d *diagnosis) worstOff() (worst programRow) {
 	longest := 0.0
 	for _, r := range d.longestWait {
-		if ratio := r.Wait / max(r.Used, notable); r.workload != d.culprit && ratio > longest {
+		if r.workload == d.busiest || r.Used < notable && r.Wait < stalled {
+			continue
+		}
+		if ratio := r.Wait / max(r.Used, notable); ratio > longest {
 			worst, longest = r, ratio
 		}
 	}
@@ -250,11 +281,15 @@ func (d *diagnosis) worstOff() (worst programRow) {
 // guard/detect has it for run delay.
 const worthTelling = 0.10
 
+// leastTaken is the part of the CPUs that a victim may use from which on it is told who takes them.
+const leastTaken = 0.10
+
 // answer says who takes the CPUs while who waits for one: whoever is asked about, else the
 // victim of the first finding or, without any, the worst off. It is what was counted, whether
-// or not a rule is sure that the one is because of the other.
+// or not a rule is sure that the one is because of the other. Of who takes less than the victim
+// itself nothing is said.
 func (d *diagnosis) answer(h *observe.Header) string {
-	victim, taker := cmp.Or(d.about, d.victim, d.worstOff().workload), d.culprit
+	victim, taker := cmp.Or(d.about, d.victim, d.worst.workload), d.culprit
 	switch {
 	case victim == "":
 		return ""
@@ -262,12 +297,17 @@ func (d *diagnosis) answer(h *observe.Header) string {
 		return "" // no rule found that it suffers, and the CPUs are not short
 	case victim == d.victim && d.Findings[0].Resource != detect.CPU:
 		return ""
-	case victim != d.victim || taker == detect.Outside:
-		taker = d.mostUsed(victim)
+	case victim != d.victim:
+		taker = d.mostUsed(victim, d.cpus[victim])
+	case taker == detect.Outside:
+		return "" // many processes, of which the busiest need not be the one
 	}
 	use, wait, takes := d.levels[victim][watch.CPUTime], d.levels[victim][watch.CPUWait], d.levels[taker][watch.CPUTime]
-	share := wait / (wait + use)
-	if taker == "" || taker == victim || takes < notable || wait < notable || share < worthTelling {
+	share, cpus := wait/(wait+use), d.Host.CPUs
+	if own := d.cpus[victim].Len(); own > 0 {
+		cpus = min(cpus, own)
+	}
+	if taker == "" || taker == victim || takes < max(use, leastTaken*float64(cpus)) || wait < notable || share < worthTelling {
 		return ""
 	}
 	called := func(workload string) string {
@@ -276,7 +316,7 @@ func (d *diagnosis) answer(h *observe.Header) string {
 		}
 		return plain.Line(shownName(h, workload))
 	}
-	return fmt.Sprintf("%s takes %.2f of %d CPUs; %s waits for one %.0f %% of the time in which it has work.", called(taker), takes, d.Host.CPUs, called(victim), 100*share)
+	return fmt.Sprintf("%s takes %.2f of %s; %s waits for one %.0f %% of the time in which it has work.", called(taker), takes, plain.Count(d.Host.CPUs, "CPU"), called(victim), 100*share)
 }
 
 // behind is who had the CPU while a workload waited for it: the first few.
@@ -314,14 +354,9 @@ func (d *diagnosis) track(detector *detect.Detector, h *observe.Header, target, 
 		if name == "" || !uses || isProgram && comm == "" {
 			continue
 		}
-		w := detect.Workload{Group: name, Sensitive: name == target || name == sensitive || target == "" && use >= notable}
+		w := detect.Workload{Group: name, CPUs: d.cpus[name], Sensitive: name == target || name == sensitive || target == "" && use >= notable}
 		if comm == proc.KernelThreads || comm == proc.OtherPrograms {
 			w.Sensitive = false
-		}
-		for _, g := range h.Groups {
-			if g.Path == name {
-				w.CPUs = g.CPUs
-			}
 		}
 		if name != target && target != "" && (kernel.Within(name, target) || kernel.Within(target, name)) {
 			continue
@@ -339,6 +374,9 @@ func (d *diagnosis) track(detector *detect.Detector, h *observe.Header, target, 
 	}
 	return looked
 }
+
+// inFocus are the ticks from the third on, if there are as many: the first of those in focus.
+func inFocus(ticks [][]watch.Sample) [][]watch.Sample { return ticks[min(2, len(ticks)-2):] }
 
 // meanLevels is by how much the counters of each workload, and of the host (""), grew per
 // second: those of groups while they were seen, those of programs, which may be of many
@@ -466,7 +504,7 @@ func named(f detect.Finding, name func(group string) string) detect.Finding {
 	return f
 }
 
-// figures is a table of the target and its suspects, or of all groups, from the third tick on (the first of those in focus) to the last.
+// figures is a table of the target and its suspects, or of all groups, over the same time as levels.
 func (d *diagnosis) figures(h *observe.Header, ticks [][]watch.Sample, target string) string {
 	var shown []string
 	if target != "" {
@@ -476,8 +514,8 @@ func (d *diagnosis) figures(h *observe.Header, ticks [][]watch.Sample, target st
 		}
 	}
 	table := newWatchTable(h, shown)
-	begin := min(2, len(ticks)-2)
-	table.add(append(slices.Clone(ticks[begin]), laterPrograms(ticks[begin:])...))
+	ticks = inFocus(ticks)
+	table.add(append(slices.Clone(ticks[0]), laterPrograms(ticks)...))
 	table.add(ticks[len(ticks)-1])
 	table.always = d.Sensitive
 	return table.text("cpu", 10)

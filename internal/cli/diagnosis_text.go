@@ -126,7 +126,7 @@ func (d *diagnosis) mayMatter(victim string) string {
 		return ""
 	}
 	if d.unaccused() {
-		victim = d.worstOff().Name
+		victim = d.worst.Name
 	} else if !slices.ContainsFunc(d.Findings, func(f foundRow) bool { return f.Victim != victim }) {
 		return ""
 	}
@@ -146,12 +146,12 @@ func (d *diagnosis) writeShort(b *strings.Builder) {
 	if len(who) > 0 {
 		fmt.Fprintf(b, "Longest waits for one, in seconds of all threads per second: %s.\n", strings.Join(who, ", "))
 	}
-	if d.culprit != "" {
+	if d.busiest != "" {
 		most := "Most CPU time"
 		if d.about != "" {
 			most += " of all others"
 		}
-		fmt.Fprintf(b, "%s: %s %.2f.\n", most, plain.Line(d.culprit), d.levels[d.culprit][watch.CPUTime])
+		fmt.Fprintf(b, "%s: %s %.2f.\n", most, plain.Line(d.busiest), d.levels[d.busiest][watch.CPUTime])
 	}
 }
 
@@ -258,15 +258,22 @@ type nextStep struct {
 	Command string `json:"command"`
 }
 
-// next is what to do about the first finding, or about who used most CPU time.
+// next is what to do about the first finding, or about who used most CPU time: then it may be what
+// matters.
 func (d *diagnosis) next(o *observation) nextStep {
 	comm, isProgram := programOf(d.culprit)
+	yielding := func(whom string) string {
+		if d.guessed {
+			whom += ", if it may wait,"
+		}
+		return whom
+	}
 	_, inNoGroup := programOf(d.victim)
 	switch {
 	case len(d.Findings) == 0 && !d.short() || d.culprit == "" || d.culprit == detect.Outside:
 		return nextStep{"see it live", "berth watch"}
 	case isProgram:
-		step := nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs, start it by", plain.Line(comm)), "sudo berth run --class BE -- COMMAND"}
+		step := nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs, start it by", yielding(plain.Line(comm))), "sudo berth run --class BE -- COMMAND"}
 		if o.host == nil {
 			return step
 		}
@@ -275,27 +282,21 @@ func (d *diagnosis) next(o *observation) nextStep {
 			if among < all {
 				whom = fmt.Sprintf("%d of the %d processes of %s", among, all, whom)
 			}
-			if d.victim == d.culprit {
-				whom += ", unless it is what matters,"
-			}
-			return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", whom), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
+			return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", yielding(whom)), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
 		}
 		return step
-	case (d.victim == "" || inNoGroup) && shownName(&o.header, d.culprit) != d.culprit:
+	case (d.victim == "" || inNoGroup || d.victim == d.culprit) && shownName(&o.header, d.culprit) != d.culprit:
 		return nextStep{"see it live", "berth watch " + plain.Shell(podOrGroup(&o.header, d.culprit))} // a pod, or one that has its place
-	case d.victim == "" || inNoGroup:
-		whom, which := plain.Line(d.culprit), "--cgroup "+plain.Shell(d.culprit)
+	case d.victim == "" || inNoGroup || d.victim == d.culprit:
+		which := "--cgroup " + plain.Shell(d.culprit)
 		if unit, ok := strings.CutPrefix(d.culprit, "system.slice/"); ok && path.Ext(unit) == ".service" && path.Base(unit) == unit {
 			which = "--unit " + plain.Shell(unit)
 		}
-		if d.about == "" && d.victim == "" {
-			whom += ", unless it is what matters,"
-		}
-		return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", whom), fmt.Sprintf("sudo berth adopt %s --class BE", which)}
+		return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", yielding(plain.Line(d.culprit))), fmt.Sprintf("sudo berth adopt %s --class BE", which)}
 	}
 	victim, culprit := podOrGroup(&o.header, d.victim), podOrGroup(&o.header, d.culprit)
 	return nextStep{
-		fmt.Sprintf("slow %s down while it hurts", plain.Line(culprit)),
+		fmt.Sprintf("slow %s down while it hurts", yielding(plain.Line(culprit))),
 		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(victim), plain.Shell(culprit)),
 	}
 }

@@ -1,12 +1,14 @@
 package guarded
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"time"
 
 	"berth.dev/berth/guard"
@@ -21,7 +23,7 @@ import (
 // network, and with mounts of its own. It reads a lab.GuardConfig and then lab.GuardOrders, and
 // answers each, until its input ends. Then it takes back what it has changed.
 func Child(ctx context.Context, in io.Reader, out io.Writer) error {
-	return serve(in, out, func(cfg lab.GuardConfig) (watcher, error) {
+	return serve(in, out, func(cfg lab.GuardConfig) (failing, error) {
 		if err := netlink.ShowDevices(); err != nil {
 			return nil, err
 		}
@@ -30,8 +32,14 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	})
 }
 
+// failing is a guard that tells of its errors, too.
+type failing interface {
+	watcher
+	failures() []failure
+}
+
 // serve answers with a guard that is opened for it.
-func serve(in io.Reader, out io.Writer, open func(lab.GuardConfig) (watcher, error)) (err error) {
+func serve(in io.Reader, out io.Writer, open func(lab.GuardConfig) (failing, error)) (err error) {
 	orders, answers := json.NewDecoder(in), json.NewEncoder(out)
 	var cfg lab.GuardConfig
 	if err := orders.Decode(&cfg); err != nil {
@@ -65,7 +73,7 @@ func serve(in io.Reader, out io.Writer, open func(lab.GuardConfig) (watcher, err
 		if answer = (lab.GuardAnswer{}); order.Act {
 			began = now
 		} else {
-			mode, answer.Acts = control.Observe, acts(events, began)
+			mode, answer.Acts = control.Observe, acts(events, w.failures(), began)
 		}
 		if err := w.SetMode(context.Background(), mode); err != nil {
 			return err
@@ -73,13 +81,18 @@ func serve(in io.Reader, out io.Writer, open func(lab.GuardConfig) (watcher, err
 	}
 }
 
-// acts are the events of the guard since an instant, at which it was told to act.
-func acts(events []Event, since time.Duration) (all []lab.Act) {
+// acts are the events of the guard since an instant, at which it was told to act, and its errors,
+// those of before as well.
+func acts(events []Event, failed []failure, since time.Duration) (all []lab.Act) {
+	for _, f := range failed {
+		all = append(all, lab.Act{At: (f.at - since).Seconds(), Failed: true, What: f.err.Error()})
+	}
 	for _, e := range events {
 		if e.Mode == control.Enforce {
 			all = append(all, lab.Act{At: e.At - since.Seconds(), Applied: e.Outcome == control.Applied, What: e.Words})
 		}
 	}
+	slices.SortStableFunc(all, func(a, b lab.Act) int { return cmp.Compare(a.At, b.At) })
 	return all
 }
 

@@ -24,6 +24,7 @@ type toldGuard struct {
 	at     time.Duration
 	told   []string
 	events [][]Event
+	failed []failure
 	refuse error
 }
 
@@ -38,11 +39,16 @@ func (g *toldGuard) take() (_ []Finding, events []Event) {
 	return nil, events
 }
 
+func (g *toldGuard) failures() (all []failure) {
+	all, g.failed = g.failed, nil
+	return all
+}
+
 func event(at float64, mode control.Mode, outcome control.Outcome, words string) Event {
 	return Event{At: at, Event: control.Event{Mode: mode, Outcome: outcome}, Words: words}
 }
 
-// The guard's process acts when it is told to, says what it did since then, and takes it back when
+// The guard's process acts when it is told to, says what it did since then and what failed, and takes it back when
 // its input ends.
 func TestServe(t *testing.T) {
 	t.Parallel()
@@ -51,7 +57,7 @@ func TestServe(t *testing.T) {
 		{event(1.7, control.Enforce, control.Applied, "applied"), event(1.8, control.Observe, control.Applied, "looked on"), event(1.9, control.Enforce, control.Kept, "kept")},
 		{event(2.5, control.Enforce, control.Reverted, "given back")},
 		{},
-	}}
+	}, failed: []failure{{1850 * time.Millisecond, errors.New("read cpu.stat")}, {600 * time.Millisecond, errors.New("read its rules")}}}
 	const orders = `{"groups":{"tenant":"cpu/a","neighbour":"cpu/b"},"window":"200ms"}
 {"act":true}
 {"act":false}
@@ -60,7 +66,7 @@ func TestServe(t *testing.T) {
 `
 	var out strings.Builder
 	var got lab.GuardConfig
-	err := serve(strings.NewReader(orders), &out, func(cfg lab.GuardConfig) (watcher, error) { got = cfg; return g, nil })
+	err := serve(strings.NewReader(orders), &out, func(cfg lab.GuardConfig) (failing, error) { got = cfg; return g, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +84,9 @@ func TestServe(t *testing.T) {
 		}
 		answers = append(answers, a)
 	}
-	want := []lab.GuardAnswer{{}, {}, {Acts: []lab.Act{{At: 0.7, Applied: true, What: "applied"}, {At: 0.9, What: "kept"}}}, {}, {}}
+	want := []lab.GuardAnswer{{}, {}, {Acts: []lab.Act{
+		{At: -0.4, Failed: true, What: "read its rules"}, {At: 0.7, Applied: true, What: "applied"}, {At: 0.85, Failed: true, What: "read cpu.stat"}, {At: 0.9, What: "kept"},
+	}}, {}, {}}
 	if diff := cmp.Diff(want, answers, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
@@ -103,7 +111,7 @@ func TestServeRefuses(t *testing.T) {
 	} {
 		g := &toldGuard{events: [][]Event{nil}, refuse: errors.New("left behind")}
 		var out strings.Builder
-		err := serve(strings.NewReader(tc.in), &out, func(lab.GuardConfig) (watcher, error) { return g, tc.err })
+		err := serve(strings.NewReader(tc.in), &out, func(lab.GuardConfig) (failing, error) { return g, tc.err })
 		if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}

@@ -30,7 +30,13 @@ type watching struct {
 	mutex    sync.Mutex // of what follows: found, acted and failed are called by the guard
 	findings []Finding
 	events   []Event
-	failed   []error
+	failed   []failure
+}
+
+// failure is an error that did not end the guard.
+type failure struct {
+	at  time.Duration // since the instant from which times are noted
+	err error
 }
 
 // watch starts the guard, acting. Times are noted from an instant on.
@@ -145,7 +151,15 @@ func (w *watching) acted(e control.Event) {
 func (w *watching) fail(err error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	w.failed = append(w.failed, err)
+	w.failed = append(w.failed, failure{time.Since(w.zero), err})
+}
+
+// failures are those since it was last asked.
+func (w *watching) failures() (all []failure) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	all, w.failed = w.failed, nil
+	return all
 }
 
 // short is a group's name in the result: that of a group of the run, or its path.
@@ -169,8 +183,8 @@ func (w *watching) end(run *Trial) error {
 	status := w.runner.Status()
 	run.Windows, run.Late, run.ProbeCost = status.Windows, status.Late, status.Probe.Cost
 	run.ProbeArmed, run.ProbeReason = status.Probe.ArmedFor.Seconds(), status.Probe.Reason
-	for _, failed := range w.failed {
-		run.Errors = append(run.Errors, failed.Error())
+	for _, f := range w.failed {
+		run.Errors = append(run.Errors, f.err.Error())
 	}
 	return err
 }

@@ -230,7 +230,7 @@ func quantileColumn(a *lab.Analysis, p float64) Column {
 
 // bound marks a quantile that is a lower or an upper bound.
 func bound(row lab.Row, q lab.Quantile) string {
-	return map[string]string{"at least ": "≥", "at most ": "≤"}[row.Bounded(q)]
+	return map[string]string{"at least ": "≥", "at most ": "≤", "about ": "≈"}[row.Bounded(q)]
 }
 
 func ratioText(a *lab.Analysis, row lab.Row) string {
@@ -246,7 +246,10 @@ func ratioText(a *lab.Analysis, row lab.Row) string {
 }
 
 // ratioBound says whether the row's ratio is a lower bound.
-func ratioBound(a *lab.Analysis, row lab.Row) bool { return row.LowerBound() && !a.BaselineBound() }
+func ratioBound(a *lab.Analysis, row lab.Row) bool {
+	q, _ := quantileOf(row, 99)
+	return row.LowerBound() && q.AtMost == "" && !a.BaselineBound()
+}
 
 func moodOf(v stats.Verdict) Mood {
 	switch v {
@@ -441,8 +444,11 @@ func (f *footnotes) of(row lab.Row) string {
 	}
 	for _, q := range row.Quantiles {
 		f.once(quantileName(q.P)+" not given: ", q.Reason)
-		if bound(row, q) == "≤" {
+		switch bound(row, q) {
+		case "≤":
 			f.once("≤ upper bound, as the machine held up the generator, too: ", q.AtMost)
+		case "≈":
+			f.once("≈ lower bound of some requests and upper bound of others, as the machine held up the generator, too: ", q.AtMost)
 		}
 	}
 	return marks

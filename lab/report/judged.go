@@ -116,6 +116,9 @@ func (j Judged) Table() *Table {
 	}
 	if why := j.lateness(); why != "" {
 		t.Notes = append(t.Notes, "≤ upper bound, as the machine held up the generator, too: "+why+".")
+		if j.bothBounds() {
+			t.Notes = append(t.Notes, "≈ upper bound in some rounds, lower bound in others.")
+		}
 	}
 	return t
 }
@@ -194,6 +197,8 @@ func (j Judged) P99(cell string) string {
 func (j Judged) bounds(f stats.Figure, cell, lower, upper string) string {
 	switch b := stats.BoundsOf(j.Samples, f.Name, cell); {
 	case f.Unit != stats.Microseconds:
+	case b.Both():
+		return map[string]string{"at least ": "about ", "≥": "≈"}[lower]
 	case b.Lower():
 		return lower
 	case b == stats.Late:
@@ -206,12 +211,19 @@ func (j Judged) bounds(f stats.Figure, cell, lower, upper string) string {
 func (j Judged) lateness() string {
 	for _, s := range j.Samples {
 		for _, f := range j.Figures {
-			if why := s.Late[f.Name]; why != "" && j.bounds(f, s.Cell, "", "≤") != "" {
+			if why := s.Late[f.Name]; why != "" && stats.BoundsOf(j.Samples, f.Name, s.Cell)&stats.Late != 0 && f.Unit == stats.Microseconds {
 				return why
 			}
 		}
 	}
 	return ""
+}
+
+// bothBounds says whether a figure is a lower bound in some rounds, and an upper bound in some.
+func (j Judged) bothBounds() bool {
+	return slices.ContainsFunc(j.Figures, func(f stats.Figure) bool {
+		return f.Unit == stats.Microseconds && slices.ContainsFunc(j.Samples, func(s stats.Sample) bool { return stats.BoundsOf(j.Samples, f.Name, s.Cell).Both() })
+	})
 }
 
 // Bound says whether the response times of a cell are lower bounds.

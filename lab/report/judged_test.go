@@ -125,6 +125,12 @@ func TestJudgedUpperBounds(t *testing.T) {
 	if !slices.Contains(table.Notes, "≤ upper bound, as the machine held up the generator, too: lag of 5 µs.") {
 		t.Errorf("notes %q", table.Notes)
 	}
+	for i := range j.Samples {
+		j.Samples[i].Bound = j.Samples[i].Cell == "idle"
+	}
+	if got, note := j.P99("idle"), "≈ upper bound in some rounds, lower bound in others."; !strings.HasPrefix(got, "about ") || !slices.Contains(j.Table().Notes, note) {
+		t.Errorf("bounds both ways: %s, notes %q", got, j.Table().Notes)
+	}
 }
 
 func TestJudgedHeadline(t *testing.T) {

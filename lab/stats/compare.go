@@ -184,21 +184,24 @@ func (f Figure) compared(v Versus, j Judgement) Compared {
 	return c
 }
 
-// Bounds says of what a cell's response times are only bounds.
+// Bounds says of what a cell's response times are only bounds: any of the following together.
 type Bounds int
 
 // The response times of a cell are exact; or upper bounds, as the generator was late itself; or lower
 // bounds, as requests queued for as long as a round lasted, and so are as bad as the round is long, or
 // as requests failed.
 const (
-	Exact Bounds = iota
-	Late
+	Exact Bounds = 0
+	Late  Bounds = 1 << iota
 	Queued
 	Failed
 )
 
-// Lower says that they are lower bounds.
-func (b Bounds) Lower() bool { return b == Queued || b == Failed }
+// Lower says that they are lower bounds, in some rounds at least.
+func (b Bounds) Lower() bool { return b&(Queued|Failed) != 0 }
+
+// Both says that they are lower bounds in some rounds, and upper bounds in some.
+func (b Bounds) Both() bool { return b.Lower() && b&Late != 0 }
 
 // BoundsOf are those of a figure of any of the cells: lower ones, where a fifth of its rounds or more are.
 func BoundsOf(samples []Sample, figure string, cells ...string) (all Bounds) {
@@ -216,14 +219,14 @@ func BoundsOf(samples []Sample, figure string, cells ...string) (all Bounds) {
 				failed++
 			}
 			if s.Late[figure] != "" {
-				all = max(all, Late)
+				all |= Late
 			}
 		}
 		switch {
 		case Mostly(failed, n):
-			all = max(all, Failed)
+			all |= Failed
 		case Mostly(bound, n):
-			all = max(all, Queued)
+			all |= Queued
 		}
 	}
 	return all
@@ -233,16 +236,21 @@ func BoundsOf(samples []Sample, figure string, cells ...string) (all Bounds) {
 func Mostly(k, n int) bool { return k > 0 && 5*k >= n }
 
 // Temper takes back a verdict that bounds do not support: own are those of the cell, other those of the reference. A lower
-// bound supports only what a larger value would, too, and an upper bound what a smaller one would. Where both queue without
-// end, which one is worse is true of rounds of this length, as the figures are.
+// bound supports only what a larger value would, too, an upper bound what a smaller one would, and both together nothing.
+// Where both queue without end, which one is worse is true of rounds of this length, as the figures are.
 func (j *Judgement) Temper(own, other Bounds, against string) {
 	const (
 		lower = " lower bounds: requests failed, were unfinished, or queued without end"
 		upper = " upper bounds: the machine held up the generator, too"
+		both  = " lower bounds in some rounds and upper bounds in others: requests queued or failed, and the machine held up the generator"
 	)
 	why := ""
 	switch {
 	case j.Verdict == Inconclusive || j.Verdict == Invalid:
+	case own.Both():
+		why = "its figures are" + both
+	case other.Both():
+		why = "the figures of " + against + " are" + both
 	case own == Queued && other == Queued && j.Verdict != Equivalent:
 		j.Why += ", in rounds of this length: neither keeps up"
 	case own.Lower() && other.Lower():

@@ -129,6 +129,11 @@ func TestTemper(t *testing.T) {
 		{Late, Queued, []Verdict{Better}, "its figures are upper bounds"},
 		{Failed, Late, []Verdict{Worse}, "its figures are lower bounds"},
 		{Late, Failed, []Verdict{Better}, "its figures are upper bounds"},
+		{Queued | Late, Exact, nil, "its figures are lower bounds in some rounds and upper bounds in others"},
+		{Failed | Late, Queued, nil, "its figures are lower bounds in some rounds and upper bounds in others"},
+		{Exact, Queued | Late, nil, "the figures of ref are lower bounds in some rounds and upper bounds in others"},
+		{Queued | Failed, Exact, []Verdict{Worse}, "its figures are lower bounds"},
+		{Queued | Failed, Queued, nil, "both are lower bounds"},
 	} {
 		for _, v := range []Verdict{Worse, Better, Equivalent} {
 			j := Judgement{Verdict: v, Why: "so", MoreBlocks: 7, Sees: 1.2}
