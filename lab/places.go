@@ -12,9 +12,9 @@ import (
 // that a run on a large host in use disturbs a known part of it.
 const maxShared = 8
 
-// fullest is how full CPUs of its own may be for the tenant, as a share (0-1): with less room its
+// Fullest is how full CPUs of its own may be for the tenant, as a share (0-1): with less room its
 // requests wait for each other, and that would be taken for the neighbour's doing.
-const fullest = 0.6
+const Fullest = 0.6
 
 // places says which CPUs each role gets.
 type places struct {
@@ -67,10 +67,10 @@ func (e Spec) SharedCPUs(m *machine.Machine) (cpuset.Set, error) {
 
 // divide takes whole cores for size CPUs out of free, for the tenant from one home (NUMA node
 // or L3) and for the neighbour from another if possible: for the tenant the fewest that it does
-// not fill by more than fullest, but a core at least stays with the neighbour.
+// not fill by more than Fullest, but a core at least stays with the neighbour.
 func (p *places) divide(m *machine.Machine, free cpuset.Set, size int, wants float64) {
 	homes := homes(m, free)
-	need := int(math.Ceil(wants/fullest - 1e-9))
+	need := int(math.Ceil(wants/Fullest - 1e-9))
 	tenantCores := orderCores(m, free, homes)
 	neighbourCores := orderCores(m, free, append(homes[1:len(homes):len(homes)], homes[0]))
 	if len(tenantCores) < 2 {

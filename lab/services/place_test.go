@@ -309,3 +309,24 @@ func TestLocal(t *testing.T) {
 		t.Error("of a round that there is not")
 	}
 }
+
+// The lab's own choice of CPUs is half from each of two homes, however little the services want.
+func TestChosenInHalves(t *testing.T) {
+	t.Parallel()
+	m, err := machine.Short("1s2n8c1t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := Default()
+	for _, spec.Demand = range []float64{0.05, 0.9} {
+		shared, err := spec.base().SharedCPUs(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, node := range m.ByKind(machine.Node) {
+			if n := node.CPUs.Intersect(shared).Len(); n != 4 {
+				t.Errorf("demand %g: CPUs %s, %d of node %d", spec.Demand, shared, n, node.ID)
+			}
+		}
+	}
+}

@@ -164,7 +164,7 @@ func (e Spec) base() lab.Spec {
 	b := lab.IsolationSpec()
 	b.Name, b.Blocks, b.For, b.Settle, b.Window = "services", e.Blocks, e.For, e.Settle, e.Window
 	b.CPUs, b.Seed, b.Neighbour, b.ThreadsPerCPU = e.CPUs, e.Seed, e.Neighbour, e.ThreadsPerCPU
-	b.Tenant.Demand, b.Rate = 0.5, e.Rate // halves, however little the services want
+	b.Tenant.Demand, b.Rate = lab.Fullest/2, e.Rate // halves, however little the services want
 	return b
 }
 
