@@ -183,11 +183,7 @@ func (systemCalls) SetLimit(group string, l Limit) error {
 		is, other = pacing, sending
 	}
 	return withGroup(group, func(fd int) error {
-		err := is.set(fd, l.Send.bytes())
-		if err == nil {
-			err = other.set(fd, 0)
-		}
-		return errors.Join(err, receiving.set(fd, l.Receive.bytes()))
+		return errors.Join(is.instead(other, fd, l.Send.bytes()), receiving.set(fd, l.Receive.bytes()))
 	})
 }
 
@@ -285,6 +281,24 @@ func (k *programs) set(target int, number uint64) error {
 		}
 		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: target, Program: p, Attach: k.attach})
 	})
+}
+
+// instead is set for a kind of which another kind has done the work so far. That goes first, and comes
+// back if this one cannot be had: whoever is killed in between leaves none of either, which is seen;
+// both would look like the one that is wanted.
+func (k *programs) instead(of *programs, target int, number uint64) error {
+	was := uint64(0)
+	err := of.each(target, func(_ *ebpf.Program, n uint64) error { was = n; return nil })
+	if err == nil && was != 0 {
+		err = of.set(target, 0)
+	}
+	if err != nil {
+		return err
+	}
+	if err = k.set(target, number); err != nil && was != 0 {
+		err = errors.Join(err, of.set(target, was))
+	}
+	return err
 }
 
 // add attaches the program of a number.

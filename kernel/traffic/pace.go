@@ -100,8 +100,8 @@ func paces(index int) (classes map[uint16]Class, err error) {
 	return classes, err
 }
 
-// What is due later than the horizon is dropped; fq itself drops what is due in 10 s. What a class
-// may send at once after it was idle is what HTB gives it, 4 ms of its rate. In nanoseconds.
+// What is due later than the horizon is dropped, and most packets sooner (tooLate); fq itself drops
+// what is due in 10 s. What a class may send at once after it was idle is what HTB gives it, 4 ms of its rate. In nanoseconds.
 const (
 	horizon   = 2e9
 	paceBurst = 4e6
@@ -212,8 +212,7 @@ type groupPace struct {
 }
 
 // clockAndDevices is the map of paceLimiter: the clock, and the devices that have fq now. On one
-// that has it no more what is sent is held to the rate all the same, but for what is due within
-// the horizon.
+// that has it no more what is sent is held to the rate all the same, but for what tooLate lets pass.
 func clockAndDevices() (*ebpf.MapSpec, error) {
 	roots, err := disciplines()
 	if err != nil {

@@ -388,6 +388,7 @@ func testLimits(t *testing.T) {
 			break
 		}
 	}
+	b.otherKind(b.groups[0])
 }
 
 // together has two groups of a class share a limit, of which one is the sink's: what the other's
@@ -508,4 +509,39 @@ func (b *bed) layout(c *Config) *Layout {
 		b.Fatal(err)
 	}
 	return l
+}
+
+// otherKind has one kind of program take the place of another, as where a device has got fq or lost it,
+// and come back where that cannot be loaded.
+func (b *bed) otherKind(group string) {
+	b.Helper()
+	err := withGroup(group, func(fd int) error {
+		want := func(when string, paces, sends int) {
+			b.Helper()
+			for k, want := range map[*programs]int{pacing: paces, sending: sends} {
+				n := 0
+				if err := k.each(fd, func(*ebpf.Program, uint64) error { n++; return nil }); err != nil || n != want {
+					b.Errorf("%s: %d programs that %s, want %d; %v", when, n, k.does, want, err)
+				}
+			}
+		}
+		if err := pacing.instead(sending, fd, 1e6); err != nil {
+			return err
+		}
+		want("first", 1, 0)
+		broken := *sending
+		broken.code = func(uint64, int) asm.Instructions { return asm.Instructions{asm.Return()} }
+		if err := broken.instead(pacing, fd, 2e6); err == nil {
+			b.Error("the kernel loads a program that returns nothing")
+		}
+		want("refused", 1, 0)
+		if err := sending.instead(pacing, fd, 2e6); err != nil {
+			return err
+		}
+		want("changed", 0, 1)
+		return sending.set(fd, 0)
+	})
+	if err != nil {
+		b.Error(err)
+	}
 }
