@@ -78,11 +78,7 @@ partitions:
       BestEffort: {l3schema: {all: {unified: "33%"}}}
       SYSTEM_DEFAULT: {l3schema: "50%"}
 `
-	for name, c := range map[string]struct {
-		tree *Tree
-		text string
-		want []string
-	}{
+	for name, c := range map[string]fitting{
 		"goresctrl, doc/rdt.md: two partitions": {twenty(), `
 options: {l2: {optional: true}, l3: {optional: true}, mb: {optional: true}}
 partitions:
@@ -157,16 +153,7 @@ policy: {Active: none}
 			"Guaranteed L3CODE:0=fffff;1=fffff;2=fffff;3=fffff L3DATA:0=fffff;1=fffff;2=fffff;3=fffff MB:0=100;1=80;2=80;3=80 L2:0=ffff",
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l, err := parse(t, c.text).Layout(c.tree)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(c.want, lines(l)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
+		t.Run(name, c.try)
 	}
 }
 

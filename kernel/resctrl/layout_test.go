@@ -37,16 +37,30 @@ func lines(l *Layout) (all []string) {
 	return all
 }
 
+// fitting is a file, and what its classes come to on a machine.
+type fitting struct {
+	tree *Tree
+	text string
+	want []string
+}
+
+func (c fitting) try(t *testing.T) {
+	t.Parallel()
+	l, err := parse(t, c.text).Layout(c.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(c.want, lines(l)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestLayout(t *testing.T) {
 	t.Parallel()
 	amd := skylake(0, 1)
 	amd.Resources[0].Mask, amd.Resources[0].Shareable = 0xffff, 0
 	amd.Resources[1] = Resource{Name: "MB", CLOSIDs: 16, Domains: []int{0, 1}, Min: 1, Step: 1, Max: 2048, Unit: EighthG}
-	for name, c := range map[string]struct {
-		tree *Tree
-		text string
-		want []string
-	}{
+	for name, c := range map[string]fitting{
 		"the example of goresctrl": {skylake(0), `
 partitions:
   exclusive:
@@ -92,16 +106,7 @@ partitions:
   b: {l3Allocation: "3 ways", classes: {gold: {exclusive: true}}}
 `, []string{"DEFAULT L3:0=78 MB:0=100", "gold L3:0=7 MB:0=100"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l, err := parse(t, c.text).Layout(c.tree)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(c.want, lines(l)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
+		t.Run(name, c.try)
 	}
 }
 
