@@ -328,7 +328,7 @@ func Below(pid int) ([]int, error) {
 // error. Copies are those that the keeper has run again and again, 0 for none: it would start
 // one anew that has just ended, so Halt waits until all are there. Go on with Resume.
 func Halt(keeper, copies int, limit time.Duration) error {
-	stopped := map[int]bool{}
+	stopped, still := map[int]bool{}, false // whether all that were found had stopped before this look
 	for began := time.Now(); ; time.Sleep(200 * time.Microsecond) {
 		all, err := Below(keeper)
 		if err != nil {
@@ -338,7 +338,7 @@ func Halt(keeper, copies int, limit time.Duration) error {
 		for _, pid := range all {
 			if !stopped[pid] {
 				sendTo([]int{pid}, syscall.SIGSTOP)
-				stopped[pid] = true
+				stopped[pid], still = true, false // it was started by one that has stopped since
 			}
 			switch {
 			case !halted(pid):
@@ -347,11 +347,12 @@ func Halt(keeper, copies int, limit time.Duration) error {
 				firsts++
 			}
 		}
-		if rest == 0 && (firsts >= copies || slices.ContainsFunc(all, func(pid int) bool { return starting(pid, keeper) })) {
+		if still && rest == 0 && (firsts >= copies || slices.ContainsFunc(all, func(pid int) bool { return starting(pid, keeper) })) {
 			return nil // all are there, or one has stopped before exec, and the keeper starts nothing meanwhile
 		}
+		still = rest == 0
 		if time.Since(began) > limit {
-			if rest == 0 {
+			if still {
 				return fmt.Errorf("%d of %d copies run after %s", firsts, copies, limit)
 			}
 			return fmt.Errorf("%d processes have not stopped after %s", rest, limit)

@@ -246,6 +246,33 @@ func TestHaltVfork(t *testing.T) {
 	}
 }
 
+// A child that was started while its parent was about to stop stops, too.
+func TestHaltForking(t *testing.T) {
+	t.Parallel()
+	k := keep(t, Config{Argv: Shell(`while :; do sleep 300 & a=$!; sleep 300 & kill -9 $a $!; wait; done`)})
+	for i := range 400 {
+		if err := Halt(k.cmd.Process.Pid, 0, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		all, err := Below(k.cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range all {
+			if !halted(pid) {
+				t.Fatalf("time %d: process %d has not stopped", i, pid)
+			}
+		}
+		if err := Resume(k.cmd.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i%100) * 10 * time.Microsecond)
+	}
+	if err := k.end(); err != nil {
+		t.Errorf("%v: %s", err, &k.said)
+	}
+}
+
 // The keeper starts nothing while its program is halted, though a copy may have ended just then.
 func TestHaltRepeated(t *testing.T) {
 	t.Parallel()
