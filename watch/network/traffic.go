@@ -221,7 +221,8 @@ const lookAgain = 16
 // that sent or received something since the opening, and of the groups around it, stamped
 // with now: by Link, or as the whole in another network namespace than this process's, whose
 // links are not the host's. The headers of segments that the device makes are not among the
-// bytes; nor is, in another namespace, what is sent or received during a reading.
+// bytes; nor is, in another namespace and before Linux 5.14, what is sent or received during
+// a reading.
 func (t *Traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	current, err := t.read()
 	if err != nil {
@@ -236,7 +237,7 @@ func (t *Traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 	for k, c := range current {
 		g, err := t.group(k.Group)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := t.forget(k); err != nil {
+			if _, err := t.take(k, c); err != nil {
 				return to, err
 			}
 			continue
@@ -245,14 +246,14 @@ func (t *Traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 			return to, fmt.Errorf("read %s: %w", trafficFeature, err)
 		}
 		active[k.Group] = true
-		part := watch.Part{}
-		grown := c.minus(t.seen[k])
+		part, before := watch.Part{}, t.seen[k]
 		if g.host && links[int(k.Link)] {
 			part = link(int(k.Link))
 			t.seen[k] = c
-		} else if err := t.forget(k); err != nil {
+		} else if c, err = t.take(k, c); err != nil {
 			return to, err
 		}
+		grown := c.minus(before)
 		for path := g.path; path != ""; path = path[:max(strings.LastIndexByte(path, '/'), 0)] {
 			of := total{path, part}
 			t.totals[of] = t.totals[of].plus(grown)
@@ -266,13 +267,31 @@ func (t *Traffic) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error
 	return t.samples(now, to), nil
 }
 
-// forget has a pair be counted from zero on when it comes again.
-func (t *Traffic) forget(k key) error {
+// take has a pair be counted from zero on when it comes again. It returns what was counted
+// until then; before Linux 5.14, which cannot read and delete at once, what was read before.
+func (t *Traffic) take(k key, before counts) (counts, error) {
 	delete(t.seen, k)
-	if err := t.counts.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("read %s: %w", trafficFeature, err)
+	last := t.values[:len(t.values)/len(t.keys)]
+	err := t.counts.LookupAndDelete(k, last)
+	switch {
+	case err == nil:
+		return sum(last), nil
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
+		err = t.counts.Delete(k)
 	}
-	return nil
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return before, fmt.Errorf("read %s: %w", trafficFeature, err)
+	}
+	return before, nil
+}
+
+// sum is of the counts by CPU.
+func sum(byCPU []counts) counts {
+	var all counts
+	for _, c := range byCPU {
+		all = all.plus(c)
+	}
+	return all
 }
 
 // hostLinks are the numbers of the links of this namespace.
@@ -321,11 +340,7 @@ func (t *Traffic) read() (map[key]counts, error) {
 			return nil, fmt.Errorf("read %s: %w", trafficFeature, err)
 		}
 		for i, k := range t.keys[:n] {
-			var sum counts
-			for _, c := range t.values[i*cpus : (i+1)*cpus] {
-				sum = sum.plus(c)
-			}
-			all[k] = sum
+			all[k] = sum(t.values[i*cpus : (i+1)*cpus])
 		}
 		if err != nil {
 			return all, nil // those were the last
