@@ -95,7 +95,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 			defer signal.Stop(hangup)
 			opt.Reload, opt.Supervisor = hangup, supervisor()
 			ignoreSIGPIPE()
-			defer TuneRuntime(30)()
+			defer TuneRuntime(30, 1)() // with more CPUs, each thing to do wakes another thread, which finds nothing
 			return daemon.Run(cmd.Context(), opt)
 		},
 	}

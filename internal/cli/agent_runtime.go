@@ -18,14 +18,15 @@ const startupTime = 30 * time.Second
 
 // TuneRuntime fits the Go runtime to an agent: it lives long, does one thing after the other,
 // and runs on CPUs that are for workloads. garbage is how much it may have of what it uses, in
-// percent: less costs time where it allocates much. The function that it returns ends what it
+// percent: less costs time where it allocates much; cpus is on how many CPUs at a time it runs.
+// What the environment sets (GOGC, GOMAXPROCS) holds instead. The function that it returns ends what it
 // has begun.
-func TuneRuntime(garbage int) (end func() bool) {
+func TuneRuntime(garbage, cpus int) (end func() bool) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1) // with more, each thing to do wakes another thread, which finds nothing
+		runtime.GOMAXPROCS(cpus)
 	}
 	slackTimers(time.Millisecond)
 	return time.AfterFunc(startupTime, freeStartup).Stop

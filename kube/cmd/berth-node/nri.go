@@ -90,7 +90,7 @@ wrong usage.`,
 			if f.check {
 				return printConfig(cmd, c)
 			}
-			defer cli.TuneRuntime(100)() // each answer allocates a good deal
+			defer cli.TuneRuntime(100, 2)() // each answer allocates a good deal, and need not wait for a file that is read
 			return f.run(cmd, root, c)
 		},
 	}
