@@ -970,13 +970,14 @@ func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (
 	return lab.Round{Block: block, Position: position, Scenario: c.Name, Seconds: c.Window.Seconds(), Load: load.Report{Done: 1}}, nil
 }
 
-// The tables of docs/measurements/guard-protocol.md, guard-protocol-1.md, -2.md and -3.md are those of the
+// The tables of docs/measurements/guard-protocol.md and guard-protocol-1.md to -4.md are those of the
 // stored results, and so are the figures of what the pages give as reasons.
 func TestStoredProtocol(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs/measurements/"
 	results := map[string]string{
-		"guard-protocol-1": "results/guard-protocol.json.gz", "guard-protocol-2": "results/guard-protocol-2.json.gz", "guard-protocol-3": "results/guard-protocol-3.json.gz", "guard-protocol": "results/guard-protocol-4.json.gz",
+		"guard-protocol-1": "results/guard-protocol.json.gz", "guard-protocol-2": "results/guard-protocol-2.json.gz", "guard-protocol-3": "results/guard-protocol-3.json.gz",
+		"guard-protocol-4": "results/guard-protocol-4.json.gz", "guard-protocol": "results/guard-protocol-5.json.gz",
 	}
 	whole := func(reasons func(*ProtocolAnalysis, time.Duration) []string) func(a *ProtocolAnalysis) ([][]report.Column, []string) {
 		return func(a *ProtocolAnalysis) ([][]report.Column, []string) {
@@ -1005,7 +1006,8 @@ func TestStoredProtocol(t *testing.T) {
 		},
 		"guard-protocol-2": whole(whySecond),
 		"guard-protocol-3": whole(whyThird),
-		"guard-protocol":   whole(whyFourth),
+		"guard-protocol-4": whole(whyFourth),
+		"guard-protocol":   whole(whyFifth),
 	} {
 		text, err := os.ReadFile(docs + name + ".md")
 		if err != nil {

@@ -192,7 +192,7 @@ func whyThird(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	return said
 }
 
-// whyFourth is what guard-protocol.md says of single onsets and periods of run 4.
+// whyFourth is what guard-protocol-4.md says of single onsets and periods of run 4.
 func whyFourth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
 	kept := func(s single) float64 { return 100 * s.work }
@@ -229,6 +229,31 @@ func whyFourth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	outside, named := a.accusations(func(suspect string) bool { return suspect == detect.Outside }), a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
 	add("%d windows in %d periods name processes in no group, which took %s %% of the CPUs in these", outside.windows, outside.periods, fromTo("%.0f", outside.others))
 	add("%d where nothing was done names the neighbour, %.2f s after it had stopped", named.unfounded, named.last)
+	return said
+}
+
+// whyFifth is what guard-protocol.md says of single onsets and periods of run 5.
+func whyFifth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
+	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
+	kept := func(s single) float64 { return 100 * s.work }
+	ratio := func(s single) float64 { return s.ratio }
+	guarded, hand, none := a.singles(Guarded, washout), a.singles(Hand, washout), a.singles(NoGuard, washout)
+	capped := those(guarded, func(s single) bool { return !math.IsNaN(s.quota) })
+	add("a cap in %d of %d onsets", len(capped), len(guarded))
+	add("%.2f times (geometric mean of the onsets), where set by hand in %d %.2f", typical(guarded), len(hand), typical(hand))
+	add("Single onsets had %s times", fromTo("%.2f", sorted(guarded, ratio)))
+	add("the neighbour kept %s %%, by hand %s; where nobody acted it kept %s", fromTo("%.1f", sorted(guarded, kept)), fromTo("%.1f", sorted(hand, kept)), fromTo("%.1f", sorted(none, kept)))
+
+	fresh := those(guarded, func(s single) bool { return s.fresh })
+	ms := func(s single) float64 { return 1000 * s.reaction }
+	soon := those(fresh, func(s single) bool { return s.reaction <= 0.2 })
+	rest := those(fresh, func(s single) bool { return s.reaction > 0.2 })
+	long := strings.Fields(strings.Trim(fmt.Sprintf("%.0f", sorted(rest, ms)), "[]"))
+	add("%d of the %d took %s ms, the others %s", len(soon), len(fresh), fromTo("%.0f", sorted(soon, ms)), strings.Join(long, ", "))
+
+	outside, named := a.accusations(func(suspect string) bool { return suspect == detect.Outside }), a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
+	add("%d windows in %d periods name processes in no group, which took %s %% of the CPUs in these", outside.windows, outside.periods, fromTo("%.0f", outside.others))
+	add("%d where nothing was done name the neighbour, up to %.2f s after it had stopped", named.unfounded, named.last)
 	return said
 }
 
