@@ -121,8 +121,8 @@ func nearWords(words map[string]string) map[string]string {
 	return all
 }
 
-// A pod that makes it a condition is refused where its devices' node is full, and another gets
-// CPUs elsewhere.
+// A container that makes it a condition is refused where its devices' node is full, and another
+// gets CPUs elsewhere.
 func TestNearRequired(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -131,7 +131,9 @@ func TestNearRequired(t *testing.T) {
 		nearHost(t, opt.Node.Root.Name())
 		p := open(t, opt)
 		create := func(name string, milli int) error {
-			q := pod(name, nearWords(map[string]string{"topologyhints": "true", "strict.topologyhints": strict}))
+			words := nearWords(map[string]string{"topologyhints": "true", "strict.topologyhints": strict})
+			delete(words, "berth.dev/class") // by which a place of its own would be required anyway
+			q := guaranteed(pod(name, words))
 			c := container(q, "a", milli)
 			c.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/card1", Type: "c", Major: 10, Minor: 1}}
 			_, _, err := p.CreateContainer(ctx, q, c)
