@@ -29,8 +29,8 @@ type affinityTerm struct {
 }
 
 // affinity reads expressions by container: a list of {scope, match, weight} or, for
-// containers of the same pod, a list of names. What place.Affinity cannot say (negations,
-// several scopes) is not followed.
+// containers of the same pod, a list of names. What place.Affinity cannot say (scopes by
+// labels, joint keys) is not followed.
 func affinity(sign int) func(*reading, string) (Wish, error) {
 	return func(r *reading, text string) (w Wish, err error) {
 		var names map[string][]string
@@ -49,7 +49,7 @@ func affinity(sign int) func(*reading, string) (Wish, error) {
 			if t.Weight != nil {
 				weight = sign * min(max(*t.Weight, -maxWeight), maxWeight)
 			}
-			some, err := r.matching(&t, weight)
+			some, err := r.matching(t, weight)
 			if err != nil {
 				return Wish{}, err
 			}
@@ -59,45 +59,107 @@ func affinity(sign int) func(*reading, string) (Wish, error) {
 	}
 }
 
-func (r *reading) matching(t *affinityTerm, weight int) (all []Affinity, err error) {
-	base := Affinity{Weight: weight, Glob: t.Match.glob()}
-	switch s := t.Scope; {
-	case s.Operator == "AlwaysTrue":
-	case s.Key == "" && s.Operator == "", s.Key == "pod/name" && s.is(r.pod.Name):
-		if k := t.Match.Key; k != "name" {
-			return nil, notFollowed("the containers of one pod by %q", k)
+// contrary are the operators that deny another.
+var contrary = map[string]string{
+	"NotEqual": "Equals", "NotIn": "In", "MatchesNot": "Matches", "MatchesNone": "MatchesAny", "NotExist": "Exists", "NotExists": "Exists",
+}
+
+// matching returns what a term comes to. A negation is everything, less what it denies: the
+// weights of all affinities that concern a workload add up.
+func (r *reading) matching(t affinityTerm, weight int) (all []Affinity, err error) {
+	for _, e := range []*expression{&t.Scope, &t.Match} {
+		operator, negated := contrary[e.Operator]
+		if !negated {
+			continue
 		}
-		base.Namespace = r.pod.Namespace
-		for _, name := range t.Match.Values {
-			a := base
-			a.ID = r.opt.ID(r.pod, name)
-			all = append(all, a)
+		if len(e.Values) > 1 && operator == "MatchesAny" {
+			return nil, notFollowed("operator %q with several patterns, of which a value may match two", e.Operator)
 		}
-		return all, t.Match.equality()
-	case s.Key == "namespace" || s.Key == "pod/namespace":
-		if err := s.equality(); err != nil || len(s.Values) != 1 {
-			return nil, errors.Join(err, notFollowed("several namespaces in a scope"))
+		denied := expression{e.Key, operator, e.Values}
+		*e = expression{Operator: "AlwaysTrue"}
+		if all, err = r.matching(t, weight); err != nil {
+			return nil, err
 		}
-		if s.glob() && !base.Glob && strings.ContainsAny(strings.Join(t.Match.Values, ""), `*?[\`) {
-			return nil, notFollowed("a glob beside a value with the characters of one")
-		}
-		base.Namespace, base.Glob = s.Values[0], base.Glob || s.glob()
-	default:
-		return nil, notFollowed("a scope by %q", s.Key)
+		*e = denied
+		less, err := r.matching(t, -weight)
+		return append(all, less...), err
 	}
-	if err := t.Match.equality(); err != nil {
+	inPod := t.Scope.Key == "" && t.Scope.Operator == "" // where nothing is said
+	if !inPod {
+		err = t.Scope.check()
+	}
+	if err = errors.Join(err, t.Match.check()); err != nil {
 		return nil, err
 	}
-	for _, value := range t.Match.Values {
-		a, key := base, strings.TrimPrefix(t.Match.Key, "pod/")
-		label, labelled := strings.CutPrefix(key, "labels/")
-		switch {
-		case labelled && strings.HasPrefix(t.Match.Key, "pod/"):
+	base := Affinity{Weight: weight, Glob: t.Match.glob()}
+	scopes := []Affinity{base}
+	switch s := t.Scope; {
+	case s.Operator == "AlwaysTrue":
+	case inPod, s.Key == "pod/name" && s.is(r.pod.Name):
+		return r.inPod(&t.Match, base)
+	case s.Key != "namespace" && s.Key != "pod/namespace":
+		return nil, notFollowed("a scope by %q", s.Key)
+	case s.Operator == "Exists": // as every namespace does
+	case s.glob() && !base.Glob && strings.ContainsAny(strings.Join(t.Match.Values, ""), `*?[\`):
+		return nil, notFollowed("a glob beside a value with the characters of one")
+	default:
+		scopes = nil
+		for _, value := range s.Values {
+			a := base
+			a.Namespace, a.Glob = value, base.Glob || s.glob()
+			scopes = append(scopes, a)
+		}
+	}
+	for _, scope := range scopes {
+		some, err := inScope(&t.Match, scope)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// inPod are containers of the pod itself, by their names.
+func (r *reading) inPod(match *expression, base Affinity) (all []Affinity, err error) {
+	base.Namespace = r.pod.Namespace
+	names := match.Values
+	switch {
+	case match.Operator == "AlwaysTrue", match.Operator == "Exists" && match.Key == "name":
+		names, base.Glob = []string{"*"}, true
+	case match.Key != "name":
+		return nil, notFollowed("the containers of one pod by %q", match.Key)
+	}
+	for _, name := range names {
+		a := base
+		a.ID = r.opt.ID(r.pod, name)
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// inScope are the containers of a scope that an expression selects.
+func inScope(match *expression, scope Affinity) (all []Affinity, err error) {
+	key := strings.TrimPrefix(match.Key, "pod/")
+	label, labelled := strings.CutPrefix(key, "labels/")
+	labelled = labelled && strings.HasPrefix(match.Key, "pod/")
+	switch {
+	case match.Operator == "AlwaysTrue", match.Operator == "Exists" && key == "namespace":
+		return []Affinity{scope}, nil
+	case !labelled && key != "namespace":
+		return nil, notFollowed("a match by %q", match.Key)
+	case match.Operator == "Exists":
+		scope.Labels, scope.Glob = map[string]string{label: "*"}, true
+		return []Affinity{scope}, nil
+	}
+	for _, value := range match.Values {
+		a := scope
+		if labelled {
 			a.Labels = map[string]string{label: value}
-		case key == "namespace":
+		} else if a.Namespace != "" && a.Namespace != value {
+			return nil, notFollowed("a match by namespace within a scope of one")
+		} else {
 			a.Namespace = value
-		default:
-			return nil, notFollowed("a match by %q", t.Match.Key)
 		}
 		all = append(all, a)
 	}
@@ -105,11 +167,13 @@ func (r *reading) matching(t *affinityTerm, weight int) (all []Affinity, err err
 }
 
 func (e *expression) is(value string) bool {
-	return e.equality() == nil && slices.Equal(e.Values, []string{value})
+	return !e.glob() && slices.Equal(e.Values, []string{value})
 }
 
-// glob reports whether the values are globs.
-func (e *expression) glob() bool { return e.Operator == "Matches" || e.Operator == "MatchesAny" }
+// glob reports whether the values are globs. "*" is any value with every operator.
+func (e *expression) glob() bool {
+	return e.Operator == "Matches" || e.Operator == "MatchesAny" || slices.Contains(e.Values, "*")
+}
 
 func (a *Affinity) checkGlobs() error {
 	if !a.Glob {
@@ -123,15 +187,20 @@ func (a *Affinity) checkGlobs() error {
 	return nil
 }
 
-// equality reports an operator that is not one over values to be equal to, or to match.
-func (e *expression) equality() error {
+// check reports an operator that there is not, or one with values that it does not take.
+func (e *expression) check() error {
+	least, most := 0, 0
 	switch e.Operator {
-	case "Equals", "In", "Matches", "MatchesAny":
+	case "AlwaysTrue", "Exists":
+	case "Equals", "Matches":
+		least, most = 1, 1
+	case "In", "MatchesAny":
+		least, most = 1, maxList
 	default:
-		return notFollowed("operator %q", e.Operator)
+		return fmt.Errorf("there is no operator %q", plain.Line(e.Operator))
 	}
-	if len(e.Values) == 0 || len(e.Values) > 1 && (e.Operator == "Equals" || e.Operator == "Matches") {
-		return fmt.Errorf("operator %s with %s", e.Operator, plain.Count(len(e.Values), "value"))
+	if n := len(e.Values); n < least || n > most {
+		return fmt.Errorf("operator %s with %s", plain.Line(e.Operator), plain.Count(n, "value"))
 	}
 	return nil
 }

@@ -14,13 +14,13 @@ func koordinatorRows() []Row {
 	return []Row{
 		{System: Koordinator, Word: "koordinator.sh/qosClass", Label: true, Means: "the class of service", Strong: []string{"SYSTEM"}, read: qosLabel},
 		{System: Koordinator, Word: "koordinator.sh/priority-class", Label: true, Means: "koord-batch and koord-free are best effort, unless qosClass says a class", read: priorityClass},
-		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "the order of pods in a queue is the scheduler's"},
+		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "it orders pods that wait for a node, and this one has one"},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-spec", Means: "required and preferred bind policy, and exclusivity", Strong: nil, read: resourceSpec},
-		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node; BestEffort is what every policy does", read: numaSpec},
+		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node, Restricted as many as it takes on an empty machine; BestEffort is what every policy does", read: numaSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},
 		{System: Koordinator, Word: "koordinator.sh/networkQOS", Means: "the most that the pod may receive and send, in bits per second", read: networkQOS},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
-		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "batch and mid resources are not read"},
+		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "shares and limits by batch and mid resources are not set: the pod is best effort to the kubelet, and stays so"},
 	}
 }
 
@@ -85,7 +85,7 @@ func resourceSpec(_ *reading, text string) (w Wish, err error) {
 	return w, nil
 }
 
-func numaSpec(_ *reading, text string) (w Wish, err error) {
+func numaSpec(r *reading, text string) (w Wish, err error) {
 	var spec struct {
 		strictyaml.Open
 		Policy    string `json:"numaTopologyPolicy"`
@@ -99,7 +99,10 @@ func numaSpec(_ *reading, text string) (w Wish, err error) {
 	case "SingleNUMANode":
 		w.MaxNodes = new(1)
 	case "Restricted":
-		return w, &Problem{Kind: NotFollowed, Err: errors.New("policy Restricted: own CPUs come from the fewest nodes that are free, not from the fewest that could hold them")}
+		if !r.opt.Node {
+			return w, notFollowed("policy Restricted: how many nodes could hold the CPUs is not known here")
+		}
+		w.Fewest = new(true)
 	default:
 		return w, fmt.Errorf("%q is none of BestEffort, Restricted, SingleNUMANode", plain.Line(spec.Policy))
 	}

@@ -62,8 +62,11 @@ type Pod struct {
 // Wish is all that a pod says for one container.
 type Wish struct {
 	Words
+	Near
 	// Own is how many of its CPUs are to be its own; nil is unsaid.
 	Own *int `json:"cpus"`
+	// Fewest allows no more NUMA nodes for own CPUs than could hold them, were all free.
+	Fewest *bool `json:"fewestNodes"`
 	// CPUs are the very CPUs that a scheduler chose; empty is none.
 	CPUs cpuset.Set `json:"cpuset"`
 	// Strict makes every Problem a refusal.
@@ -119,6 +122,9 @@ type Options struct {
 	// Bandwidth says why a pod cannot be held to so many bits per second, nil if it can; without
 	// it none can.
 	Bandwidth func(bits int64) error
+	// Node is true where the reader is a node, which knows where the devices and mounts of
+	// containers are and how many NUMA nodes can hold their CPUs.
+	Node bool
 	// ID names a container of the pod as a workload; nil is NAMESPACE/POD/CONTAINER.
 	ID func(pod *Pod, container string) string
 }
@@ -271,9 +277,14 @@ type field struct {
 	value reflect.Value
 }
 
+// parts are the structs that hold the fields of a wish.
+func (w *Wish) parts() []reflect.Value {
+	return []reflect.Value{reflect.ValueOf(&w.Words).Elem(), reflect.ValueOf(&w.Near).Elem(), reflect.ValueOf(w).Elem()}
+}
+
 // fields are those of a wish that are set, by their JSON names.
 func fields(w *Wish) (all []field) {
-	for _, v := range []reflect.Value{reflect.ValueOf(&w.Words).Elem(), reflect.ValueOf(w).Elem()} {
+	for _, v := range w.parts() {
 		for i := range v.NumField() {
 			if t := v.Type().Field(i); !t.Anonymous && !v.Field(i).IsZero() {
 				all = append(all, field{t.Tag.Get("json"), v.Field(i)})
@@ -284,7 +295,7 @@ func fields(w *Wish) (all []field) {
 }
 
 func fieldOf(w *Wish, name string) reflect.Value {
-	for _, v := range []reflect.Value{reflect.ValueOf(&w.Words).Elem(), reflect.ValueOf(w).Elem()} {
+	for _, v := range w.parts() {
 		for i := range v.NumField() {
 			if v.Type().Field(i).Tag.Get("json") == name {
 				return v.Field(i)

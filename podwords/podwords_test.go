@@ -96,7 +96,7 @@ func rowCases() []rowCase {
 		{"scheduling.koordinator.sh/resource-spec", "", "{", "invalid"},
 		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "SingleNUMANode"}`, "maxNodes=1"},
 		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "BestEffort"}`, ""},
-		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "Restricted"}`, "not followed"},
+		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "Restricted"}`, "fewestNodes=true"},
 		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"singleNUMANodeExclusive": "Required"}`, "not followed"},
 		{"scheduling.koordinator.sh/numa-topology-spec", "", `{"numaTopologyPolicy": "None"}`, "invalid"},
 		{"scheduling.koordinator.sh/resource-status", "", `{"cpuset": "0-3"}`, "not allowed"},
@@ -141,11 +141,22 @@ func rowCases() []rowCase {
 			{"balloon.balloons.", "", "/etc", "invalid"},
 			{"memory-type.", "", "hbm", "not followed"},
 			{"cold-start.", "", "{duration: 60s}", "not followed"},
-			{"topologyhints.", "", "true", "not followed"},
-			{"allow.topologyhints.", "", "[]", "not followed"},
-			{"deny.topologyhints.", "", "[]", "not followed"},
-			{"strict.topologyhints.", "", "true", "not followed"},
-			{"pick-resources-by-hints.", "", "true", "not followed"},
+			{"topologyhints.", "", "true", "near=devices,mounts"},
+			{"topologyhints.", "", "[mounts]", "near=mounts"},
+			{"topologyhints.", "", "none", "near=none"},
+			{"topologyhints.", "", "devices,pod-resources", "near=devices"}, // and a problem
+			{"topologyhints.", "", "", "invalid"},
+			{"topologyhints.", "", "disks", "invalid"},
+			{"allow.topologyhints.", "", "{paths: [/dev/nvme0]}", "nearAllow=/dev/nvme0"},
+			{"allow.topologyhints.", "", "[]", "invalid"},
+			{"deny.topologyhints.", "", "{type: glob, paths: ['/dev/*']}", "nearDeny=/dev/*"},
+			{"deny.topologyhints.", "", "{type: glob, paths: ['[']}", "invalid"},
+			{"deny.topologyhints.", "", "{type: regexp, paths: [/dev]}", "invalid"},
+			{"deny.topologyhints.", "", "{paths: []}", "invalid"},
+			{"strict.topologyhints.", "", "true", "nearStrict=true"},
+			{"strict.topologyhints.", "", "1", "invalid"},
+			{"pick-resources-by-hints.", "", "true", "nearPick=true"},
+			{"pick-resources-by-hints.", "/container.d", "true", ""},
 			{"prefer-cpu-priority.", "", "high", "not followed"},
 			{"cpu-class.", "", "gold", "power=gold"},
 			{"cpu-class.", "", "turbo", "not followed"},
@@ -169,7 +180,12 @@ func rowCases() []rowCase {
 			{"affinity", "", "c: [d, e]", "affinity=[{blue/shop/d map[] 1 false} {blue/shop/e map[] 1 false}]"},
 			{"affinity", "", "d: [c]", ""},
 			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "In") + "]", "affinity=[{ blue map[app:db] 7 false} { blue map[app:web] 7 false}]"},
-			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "NotIn") + "]", "not followed"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "NotIn") + "]", "affinity=[{ blue map[] 7 false} { blue map[app:db] -7 false} { blue map[app:web] -7 false}]"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "NotEqual") + "]", "invalid"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "MatchesNone") + "]", "not followed"},
+			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Near") + "]", "invalid"},
+			{"affinity", "", "c: [{match: {key: name, values: [d]}}]", "invalid"},
+			{"affinity", "", "c: [{match: {operator: AlwaysTrue}}]", "affinity=[{blue/shop/* blue map[] 1 true}]"},
 			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "MatchesAny") + "]", "affinity=[{ blue map[app:db] 7 true} { blue map[app:web] 7 true}]"},
 			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Matches") + "]", "invalid"},
 			{"affinity", "", "c: [" + fmt.Sprintf(some, "pod/labels/app", "Equals") + "]", "invalid"},
@@ -206,7 +222,7 @@ func TestEveryWord(t *testing.T) {
 			pod.Labels, pod.Annotations = pod.Annotations, nil
 		}
 		tested[c.word] = true
-		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
+		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Node: true, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
 			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
 		}
 	}
@@ -421,7 +437,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, text string, milli int) {
 		milli = min(max(milli, 0), 512000)
 		for _, pod := range []Pod{{Annotations: map[string]string{key: text}}, {Labels: map[string]string{key: text}}} {
-			r := Read(&pod, "c", Options{Rules: Everything()})
+			r := Read(&pod, "c", Options{Rules: Everything(), Node: true})
 			req, cpus := r.Apply(Kubernetes(Resources{Milli: milli, QoS: place.LS}), 2)
 			req.ID = "x"
 			if err := req.Validate(); err != nil {
@@ -467,5 +483,102 @@ func TestProblemIsAnError(t *testing.T) {
 	}
 	if Problems(nil) != nil {
 		t.Error("an error of no problems")
+	}
+}
+
+// What is denied counts only if it is allowed, and what a pod says about which of its devices
+// count is a wish to be near them.
+func TestNear(t *testing.T) {
+	t.Parallel()
+	const hints = ".resource-policy.nri.io"
+	for _, c := range []struct {
+		words map[string]string
+		want  string // what counts of /dev/a, /dev/b and the mount of /data
+	}{
+		{nil, ""},
+		{map[string]string{"topologyhints": "true"}, "/dev/a /dev/b /data"},
+		{map[string]string{"topologyhints": "mounts"}, "/data"},
+		{map[string]string{"topologyhints": "false", "strict.topologyhints": "true"}, ""},
+		{map[string]string{"strict.topologyhints": "true"}, "/dev/a /dev/b /data"},
+		{map[string]string{"strict.topologyhints": "false"}, ""},
+		{map[string]string{"pick-resources-by-hints": "true", "topologyhints": "devices"}, "/dev/a /dev/b"},
+		{map[string]string{"deny.topologyhints": "{paths: [/dev]}"}, "/data"},
+		{map[string]string{"deny.topologyhints": "{type: glob, paths: ['/*', '/dev/*']}", "allow.topologyhints": "{paths: [/dev/b]}"}, "/dev/b"},
+		{map[string]string{"allow.topologyhints": "{paths: [/dev/b]}"}, "/dev/a /dev/b /data"},
+	} {
+		pod := Pod{Annotations: map[string]string{}}
+		for word, text := range c.words {
+			pod.Annotations[word+hints] = text
+		}
+		r := Read(&pod, "c", Options{Node: true})
+		var got []string
+		for _, name := range []string{"/dev/a", "/dev/b", "/data"} {
+			if r.Wish.Near.Concerns(strings.HasPrefix(name, "/dev"), name) {
+				got = append(got, name)
+			}
+		}
+		if strings.Join(got, " ") != c.want || len(r.Problems) > 0 {
+			t.Errorf("%v: %v, want %s; %v", c.words, got, c.want, r.Problems)
+		}
+		if r := Read(&pod, "c", Options{}); len(r.Problems) != len(c.words) || r.Wish.Near.Asked() {
+			t.Errorf("%v where no devices are known: %v", c.words, r.Problems)
+		}
+	}
+}
+
+// An expression concerns the containers of other pods that nri-plugins have it select; what a pod
+// without the label is to a negation is part of that.
+func TestExpressions(t *testing.T) {
+	t.Parallel()
+	held := []place.Request{
+		{ID: "blue/a/c", Namespace: "blue", Labels: map[string]string{"app": "db"}},
+		{ID: "blue/b/c", Namespace: "blue", Labels: map[string]string{"app": "web"}},
+		{ID: "blue/n/c", Namespace: "blue"},
+		{ID: "red/a/c", Namespace: "red", Labels: map[string]string{"app": "db"}},
+		{ID: "blue/shop/d", Namespace: "blue", Labels: map[string]string{"app": "shop"}},
+	}
+	const blue = "scope: {key: namespace, operator: Equals, values: [blue]}, "
+	const all = "scope: {operator: AlwaysTrue}, "
+	for text, want := range map[string]string{
+		blue + "match: {key: pod/labels/app, operator: Equals, values: [db]}":                                                  "blue/a/c",
+		blue + "match: {key: pod/labels/app, operator: Equals, values: ['*']}":                                                 "blue/a/c blue/b/c blue/shop/d",
+		blue + "match: {key: pod/labels/app, operator: NotEqual, values: [db]}":                                                "blue/b/c blue/n/c blue/shop/d",
+		blue + "match: {key: pod/labels/app, operator: In, values: [db, web]}":                                                 "blue/a/c blue/b/c",
+		blue + "match: {key: pod/labels/app, operator: NotIn, values: [db, web]}":                                              "blue/n/c blue/shop/d",
+		blue + "match: {key: pod/labels/app, operator: Exists}":                                                                "blue/a/c blue/b/c blue/shop/d",
+		blue + "match: {key: pod/labels/app, operator: NotExist}":                                                              "blue/n/c",
+		blue + "match: {key: pod/labels/app, operator: Matches, values: ['?b']}":                                               "blue/a/c",
+		blue + "match: {key: pod/labels/app, operator: MatchesNot, values: ['*b']}":                                            "blue/n/c blue/shop/d",
+		blue + "match: {operator: AlwaysTrue}":                                                                                 "blue/a/c blue/b/c blue/n/c blue/shop/d",
+		all + "match: {key: pod/labels/app, operator: NotIn, values: [db]}":                                                    "blue/b/c blue/n/c blue/shop/d",
+		all + "match: {key: namespace, operator: NotEqual, values: [blue]}":                                                    "red/a/c",
+		"scope: {key: namespace, operator: NotIn, values: [red]}, match: {key: pod/labels/app, operator: In, values: [db]}":    "blue/a/c",
+		"scope: {key: namespace, operator: NotIn, values: [red]}, match: {key: pod/labels/app, operator: NotIn, values: [db]}": "blue/b/c blue/n/c blue/shop/d",
+		"scope: {key: namespace, operator: In, values: [red, blue]}, match: {key: pod/labels/app, operator: Exists}":           "blue/a/c blue/b/c red/a/c blue/shop/d",
+		"scope: {key: namespace, operator: Exists}, match: {key: pod/labels/app, operator: NotExist}":                          "blue/n/c",
+		"match: {operator: AlwaysTrue}":                                                                                        "blue/shop/d",
+		"match: {key: name, operator: Exists}":                                                                                 "blue/shop/d",
+		"match: {key: name, operator: NotIn, values: [e]}":                                                                     "blue/shop/d",
+		"match: {key: name, operator: NotIn, values: [d]}":                                                                     "",
+	} {
+		pod := Pod{Namespace: "blue", Name: "shop", Annotations: map[string]string{nriDomain + "/anti-affinity": "c: [{" + text + ", weight: 3}]"}}
+		r := Read(&pod, "c", Options{})
+		var got []string
+		for i := range held {
+			sum := 0
+			for _, a := range r.Wish.Affinity {
+				if near := place.Affinity(a); near.Matches(&held[i]) {
+					sum += a.Weight
+				}
+			}
+			if sum == -3 {
+				got = append(got, held[i].ID)
+			} else if sum != 0 {
+				t.Errorf("%s: %s by %d", text, held[i].ID, sum)
+			}
+		}
+		if strings.Join(got, " ") != want || len(r.Problems) > 0 {
+			t.Errorf("%s: %v, want %s; %v", text, got, want, r.Problems)
+		}
 	}
 }

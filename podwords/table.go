@@ -107,7 +107,7 @@ func berthRows() []Row {
 			w.Role = new(place.Role)
 			return w, w.Role.UnmarshalText([]byte(text))
 		}},
-		{System: Berth, Word: berthDomain + "/p99", Means: "nothing reads a target of latency yet"},
+		{System: Berth, Word: berthDomain + "/p99", Means: "nothing on the node sees where a request begins and ends: only the service, or who calls it, can time it"},
 	}
 	for _, kind := range ClassKinds() {
 		rows = append(rows, Row{System: Berth, Word: berthDomain + "/" + kind, Means: "the " + kind + " class, of those that the node's configuration defines; none is no class", Strong: []string{"*"}, read: class(kind)})
@@ -255,16 +255,16 @@ func policyRows(system System, domain string) []Row {
 		row("balloon.balloons", "a hint of balloons: the type of balloon to join", word("balloon")),
 		{System: system, Word: domain + "/affinity", Means: "expressions over containers of the node: near whom", read: affinity(1)},
 		{System: system, Word: domain + "/anti-affinity", Means: "the same: far from whom", read: affinity(-1)},
-		row("memory-type", "kinds of memory are not told apart", nil),
-		row("cold-start", "memory is not added to a running container", nil),
-		row("topologyhints", "devices are not looked at for where they are", nil),
-		row("allow.topologyhints", "devices are not looked at for where they are", nil),
-		row("deny.topologyhints", "devices are not looked at for where they are", nil),
-		row("strict.topologyhints", "devices are not looked at for where they are", nil),
-		row("pick-resources-by-hints", "devices are not looked at for where they are", nil),
-		row("prefer-cpu-priority", "CPUs are not ranked by frequency", nil),
+		row("memory-type", "kinds of memory are not told apart: a container has that of its NUMA nodes", nil),
+		row("cold-start", "kinds of memory are not told apart, and none is added to a running container", nil),
+		row("topologyhints", "true, or a list of devices and mounts: the NUMA nodes that these are near to first", near(nearSources)),
+		row("allow.topologyhints", "paths of devices and mounts that count though they are denied", near(nearPaths(func(n *Near) **Paths { return &n.Allow }))),
+		row("deny.topologyhints", "paths of devices and mounts that do not count", near(nearPaths(func(n *Near) **Paths { return &n.Deny }))),
+		row("strict.topologyhints", "true makes these NUMA nodes a condition", near(nearYes(func(n *Near) **bool { return &n.Strict }))),
+		row("pick-resources-by-hints", "true takes own CPUs from the NUMA node of the devices and mounts, if they have one", near(nearYes(func(n *Near) **bool { return &n.Pick }))),
+		row("prefer-cpu-priority", "which cores are fast follows from the class: LSE gets the fastest; berth.dev/coreKind names a kind", nil),
 		row("cpu-class", "the power profile of that name, of CPUs of its own", class("power"), "*"),
-		row("scheduling-class", "scheduling policies are not set", nil),
+		row("scheduling-class", "it names a class of that system's configuration, which Berth does not read: berth.dev/class says who comes first", nil),
 		row("irq-affinity", "interrupts are not steered", nil),
 		row("rdtclass", "the cache class of that name", class("cache"), "*"),
 		row("blockioclass", "the I/O class of that name", class("io"), "*"),

@@ -72,6 +72,10 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	for _, s := range r.Sources {
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
+	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
+		request.MaxNodes = p.fewestNodes(request.Whole())
+	}
+	p.placeNear(&a, &r, c)
 	p.chooseClasses(&a, &r, c)
 	limitPod(&a, &r, pod)
 	if err := p.problems(pod, c, &r); err != nil {
@@ -84,12 +88,22 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 		a.whole = *s == podwords.PodScope
 	}
 	a.strict = r.Strict() || p.wording.Load().Strict
-	a.required = r.Required() || a.strict
+	a.required = a.required || r.Required() || a.strict
 	if err = a.spec.Validate(); err != nil { // a pod may have labels without end
 		a.spec.Request.Labels = nil
 		err = a.spec.Validate()
 	}
 	return a, err
+}
+
+// fewestNodes is on how many NUMA nodes so many CPUs could be, were all of them free.
+func (p *Plugin) fewestNodes(cpus int) int {
+	for i, size := range p.sizes {
+		if cpus -= size; cpus <= 0 {
+			return i + 1
+		}
+	}
+	return 0 // no number of them would do
 }
 
 // idOf is the name of a container as a workload: that which it has, or one that no container

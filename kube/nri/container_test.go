@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
 
@@ -109,5 +110,33 @@ func TestSameName(t *testing.T) {
 	must(t, err)
 	if len(all) != 1 || containerOf(&all[0]) != "another" {
 		t.Errorf("%v", all)
+	}
+}
+
+// Koordinator's policy Restricted refuses own CPUs on more NUMA nodes than an empty machine would
+// take, and only that.
+func TestFewestNodes(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	opt, _ := options(t, "2s1n8c2t") // 16 CPUs each
+	p := open(t, opt)
+	create := func(name string, milli int, policy string) error {
+		words := maps.Clone(exclusive)
+		words["scheduling.koordinator.sh/numa-topology-spec"] = `{"numaTopologyPolicy": "` + policy + `"}`
+		q := pod(name, words)
+		_, _, err := p.CreateContainer(ctx, q, container(q, "a", milli))
+		return err
+	}
+	for i := range 2 {
+		must(t, create(name(i), 10000, "Restricted"))
+	}
+	if err := create("torn", 8000, "Restricted"); err == nil || !strings.Contains(err.Error(), "maxNodes") {
+		t.Errorf("%v, want a refusal", err)
+	}
+	must(t, create("torn", 8000, "BestEffort"))
+	for cpus, nodes := range map[int]int{0: 1, 16: 1, 17: 2, 32: 2, 33: 0} {
+		if got := p.fewestNodes(cpus); got != nodes {
+			t.Errorf("%d CPUs: %d nodes, want %d", cpus, got, nodes)
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/power"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -83,8 +85,10 @@ type Plugin struct {
 	node    *agent.Node
 	table   *table
 	online  cpuset.Set
-	threads int  // CPUs of a core
-	scoped  bool // the policy places pods as a whole
+	nodes   cpuset.Set // NUMA nodes with CPUs
+	sizes   []int      // how many CPUs of theirs are for workloads, the most first
+	threads int        // CPUs of a core
+	scoped  bool       // the policy places pods as a whole
 	classes agent.ClassConfig
 	lacks   map[agent.ClassKind]error // why this host has no classes of a kind
 	wording atomic.Pointer[Words]
@@ -146,6 +150,12 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	placer, ok := o.Policy.(place.PodPlacer)
 	p.scoped = ok && placer.PodScope()
 	p.online = s.Topology().Machine().Online
+	p.nodes = s.Topology().NodesOf(p.online)
+	allowed := s.Config().Allowed
+	for _, node := range s.Topology().Units(machine.Node) {
+		p.sizes = append(p.sizes, node.CPUs.Overlap(&allowed))
+	}
+	slices.SortFunc(p.sizes, func(a, b int) int { return b - a })
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
 	for i := range all {

@@ -37,7 +37,7 @@ func (p *Plugin) SetWords(w Words) error {
 func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
 	w := p.wording.Load()
 	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(), HostNetwork: hasHostNetwork(pod)}
-	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class, Bandwidth: p.bandwidth})
+	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class, Bandwidth: p.bandwidth, Node: true})
 }
 
 // hasHostNetwork reports whether a pod is known to have the host's network: its runtime tells its

@@ -1,0 +1,142 @@
+package nri
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/podwords"
+)
+
+// placeNear has a container come from the NUMA nodes of its devices and mounts, where its pod
+// asks for it. Nodes that the pod names itself are stronger. What the kernel tells no node of is
+// near to every one.
+func (p *Plugin) placeNear(a *asked, r *podwords.Reading, c *api.Container) {
+	near := &r.Wish.Near
+	if !near.Asked() {
+		return
+	}
+	word := ""
+	for _, s := range r.Sources {
+		if strings.HasPrefix(s.Field, "near") {
+			word = s.From
+		}
+	}
+	problem := func(kind podwords.Kind, format string, args ...any) {
+		r.Problems = append(r.Problems, podwords.Problem{Word: word, Kind: kind, Err: fmt.Errorf(format, args...)})
+	}
+	nodes, things, err := p.nodesOf(near, c)
+	if err != nil {
+		problem(podwords.NotFollowed, "where its devices and mounts are is not known: %w", err)
+		return
+	}
+	request := &a.spec.Request
+	switch {
+	case nodes.IsEmpty():
+		return
+	case !request.Nodes.IsEmpty():
+		if request.Nodes != nodes {
+			problem(podwords.Contradiction, "its devices and mounts are near NUMA nodes %s, and it asks for %s by name; this wins", nodes, request.Nodes)
+		}
+		return
+	case near.Pick != nil && *near.Pick && nodes.Len() > 1:
+		problem(podwords.NotFollowed, "its devices and mounts are near NUMA nodes %s: own CPUs are not divided over them, and come from the fewest of them", nodes)
+	}
+	request.Nodes, request.NodesRequired, a.required = nodes, near.Required(), near.Required()
+	a.spec.Annotations[agent.SourcePrefix+"nodes"] = fmt.Sprintf("%s: %d of its devices and mounts", word, things)
+}
+
+// nodesOf are the NUMA nodes with CPUs that a container's devices and mounts are near to, and how
+// many of these are near to one.
+func (p *Plugin) nodesOf(near *podwords.Near, c *api.Container) (nodes cpuset.Set, things int, err error) {
+	fsys := p.opt.Node.Root.FS()
+	add := func(dir string) {
+		some := nodesOfDevice(fsys, dir, 0).Intersect(p.nodes)
+		if nodes = nodes.Union(some); !some.IsEmpty() {
+			things++
+		}
+	}
+	for _, d := range c.GetLinux().GetDevices() {
+		kind := "char"
+		if d.GetType() == "b" {
+			kind = "block"
+		}
+		if near.Concerns(true, d.GetPath()) {
+			add(fmt.Sprintf("sys/dev/%s/%d:%d", kind, d.GetMajor(), d.GetMinor()))
+		}
+	}
+	var mounts []kernel.Mount
+	for _, m := range c.GetMounts() {
+		if m.GetType() != "bind" || !path.IsAbs(m.GetSource()) || !near.Concerns(false, m.GetSource()) {
+			continue
+		}
+		if mounts == nil {
+			// Those of the host, whose paths a runtime means.
+			text, err := fs.ReadFile(fsys, "proc/1/mountinfo")
+			if err == nil {
+				mounts, err = kernel.ParseMounts(string(text))
+			}
+			if err != nil {
+				return cpuset.Set{}, 0, err
+			}
+		}
+		if device := deviceBelow(mounts, m.GetSource()); device != "" {
+			add("sys/dev/block/" + device)
+		}
+	}
+	return nodes, things, nil
+}
+
+// deviceBelow is the number of the block device of the file system that a path lies in, "" if
+// none. It looks at no file: one on a dead server would hold up the handler.
+func deviceBelow(mounts []kernel.Mount, name string) string {
+	rel := strings.TrimPrefix(path.Clean(name), "/")
+	var at *kernel.Mount
+	for i := range mounts {
+		if m := &mounts[i]; (m.Dir == "." || kernel.Within(rel, m.Dir)) && (at == nil || at.Dir == "." || kernel.Within(m.Dir, at.Dir)) {
+			at = m // of those at the same place, the last one lies above
+		}
+	}
+	if at == nil || strings.HasPrefix(at.Device, "0:") {
+		return ""
+	}
+	return at.Device
+}
+
+// maxBelow bounds how many devices may lie on one another.
+const maxBelow = 8
+
+// nodesOfDevice are the NUMA nodes of a device by its entry in /sys/dev: that of the hardware
+// around it or, of one that lies on others (the device mapper's), those of these.
+func nodesOfDevice(fsys fs.FS, link string, depth int) (nodes cpuset.Set) {
+	target, err := fs.ReadLink(fsys, link)
+	if err != nil || depth == maxBelow {
+		return nodes // it has gone, or is none of hardware
+	}
+	device := path.Join(path.Dir(link), target)
+	for dir := device; kernel.Within(dir, "sys/devices") && dir != "sys/devices"; dir = path.Dir(dir) {
+		text, err := fs.ReadFile(fsys, dir+"/numa_node")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		node, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || node < 0 {
+			return nodes
+		}
+		nodes, _ = cpuset.Of(node)
+		return nodes
+	}
+	below, _ := fs.ReadDir(fsys, device+"/slaves") // what has none lies on nothing
+	for _, e := range below {
+		nodes = nodes.Union(nodesOfDevice(fsys, device+"/slaves/"+e.Name(), depth+1))
+	}
+	return nodes
+}

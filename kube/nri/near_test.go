@@ -1,0 +1,147 @@
+package nri
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+)
+
+// nearHost lays devices into the root of a played host: a network card's char device 10:1 and a
+// disk 8:0 with a partition on node 1, 253:0 of the device mapper on that disk, one card on node
+// 0, one of no node, and one of a node that is not there.
+func nearHost(t *testing.T, root string) {
+	t.Helper()
+	file := func(name, text string) {
+		name = filepath.Join(root, name)
+		must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must(t, os.WriteFile(name, []byte(text), 0o644))
+	}
+	link := func(name, to string) {
+		name = filepath.Join(root, name)
+		must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must(t, os.Symlink(to, name))
+	}
+	for slot, node := range map[string]string{"0": "0", "1": "1", "2": "-1", "9": "9"} {
+		file("sys/devices/pci0/"+slot+"/numa_node", node+"\n")
+		file("sys/devices/pci0/"+slot+"/misc/card/dev", "10:"+slot+"\n")
+		link("sys/dev/char/10:"+slot, "../../devices/pci0/"+slot+"/misc/card")
+	}
+	file("sys/devices/pci0/1/block/sda/sda1/partition", "1\n")
+	link("sys/dev/block/8:0", "../../devices/pci0/1/block/sda")
+	link("sys/dev/block/8:1", "../../devices/pci0/1/block/sda/sda1")
+	link("sys/dev/block/253:0", "../../devices/virtual/block/dm-0")
+	link("sys/devices/virtual/block/dm-0/slaves/sda1", "../../../../pci0/1/block/sda/sda1")
+	link("sys/dev/char/1:3", "../../devices/virtual/mem/null")
+	file("sys/devices/virtual/mem/null/dev", "1:3\n")
+	file("proc/1/mountinfo", `1 0 0:30 / / rw - overlay overlay rw
+2 1 8:1 / /data rw - ext4 /dev/sda1 rw
+3 2 253:0 / /data/mapped rw - xfs /dev/mapper/x rw
+4 2 0:99 / /data/nfs rw - nfs4 server:/x rw
+`)
+}
+
+// A container comes from the NUMA nodes of its devices and mounts where its pod asks for it.
+func TestNear(t *testing.T) {
+	t.Parallel()
+	char := func(minor int64) *api.LinuxDevice {
+		return &api.LinuxDevice{Path: "/dev/card" + string(rune('0'+minor)), Type: "c", Major: 10, Minor: minor}
+	}
+	null := &api.LinuxDevice{Path: "/dev/null", Type: "c", Major: 1, Minor: 3}
+	bind := func(source string) *api.Mount {
+		return &api.Mount{Destination: "/x", Source: source, Type: "bind"}
+	}
+	for name, c := range map[string]struct {
+		words   map[string]string
+		devices []*api.LinuxDevice
+		mounts  []*api.Mount
+		want    string // NUMA nodes of its CPUs
+		source  string
+		problem string
+	}{
+		"nothing said":      {nil, []*api.LinuxDevice{char(1)}, nil, "0", "", ""},
+		"device":            {map[string]string{"topologyhints": "true"}, []*api.LinuxDevice{null, char(1)}, nil, "1", ": 1 of its", ""},
+		"whole disk":        {map[string]string{"topologyhints": "devices"}, []*api.LinuxDevice{{Path: "/dev/sda", Type: "b", Major: 8}}, nil, "1", ": 1 of its", ""},
+		"mount":             {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{bind("/data/db")}, "1", ": 1 of its", ""},
+		"mapped mount":      {map[string]string{"topologyhints": "mounts"}, nil, []*api.Mount{bind("/data/mapped/../mapped/db")}, "1", ": 1 of its", ""},
+		"no block device":   {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{bind("/data/nfs/db"), bind("/etc"), bind("../data"), {Type: "proc", Source: "/data"}}, "0", "", ""},
+		"devices only":      {map[string]string{"topologyhints": "devices"}, nil, []*api.Mount{bind("/data/db")}, "0", "", ""},
+		"denied":            {map[string]string{"deny.topologyhints": "{paths: [/dev/card]}"}, []*api.LinuxDevice{char(1)}, nil, "0", "", ""},
+		"of no node":        {map[string]string{"strict.topologyhints": "true"}, []*api.LinuxDevice{char(2)}, nil, "0", "", ""},
+		"of a missing node": {map[string]string{"strict.topologyhints": "true"}, []*api.LinuxDevice{char(9)}, nil, "0", "", ""},
+		"picked":            {map[string]string{"pick-resources-by-hints": "true"}, []*api.LinuxDevice{char(1)}, nil, "1", ": 1 of its", ""},
+		"picked of two":     {map[string]string{"pick-resources-by-hints": "true"}, []*api.LinuxDevice{char(0), char(1)}, nil, "0", ": 2 of its", "not divided"},
+		"named":             {map[string]string{"topologyhints": "true", "numa": "0"}, []*api.LinuxDevice{char(1)}, nil, "0", "annotation berth.dev/numa", "this wins"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opt, heard := options(t, "2s1n4c2t")
+			nearHost(t, opt.Node.Root.Name())
+			p := open(t, opt)
+			q := pod("web", nearWords(c.words))
+			box := container(q, "a", 2000)
+			box.Linux.Devices, box.Mounts = c.devices, c.mounts
+			adjust, _, err := p.CreateContainer(context.Background(), q, box)
+			must(t, err)
+			s, err := p.node.State(context.Background())
+			must(t, err)
+			if got := s.Topology().NodesOf(cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())); got.String() != c.want {
+				t.Errorf("CPUs of nodes %s, want %s", got, c.want)
+			}
+			w, err := p.node.Get(context.Background(), "default/web/a")
+			must(t, err)
+			if from := w.Spec.Annotations[agent.SourcePrefix+"nodes"]; !strings.Contains(from, c.source) || (from == "") != (c.source == "") {
+				t.Errorf("source %q, want %q", from, c.source)
+			}
+			problems := strings.Join(heard.kinds(Word), "\n")
+			if !strings.Contains(problems, c.problem) || (problems == "") != (c.problem == "") {
+				t.Errorf("problems %q, want %q", problems, c.problem)
+			}
+		})
+	}
+}
+
+// nearWords are words of nri-plugins and Berth for a pod with cores of its own.
+func nearWords(words map[string]string) map[string]string {
+	all := maps.Clone(exclusive)
+	for word, text := range words {
+		if word == "numa" {
+			all["berth.dev/"+word] = text
+		} else {
+			all[word+".resource-policy.nri.io"] = text
+		}
+	}
+	return all
+}
+
+// A container that makes it a condition is refused where its devices' node is full, and another
+// gets CPUs elsewhere.
+func TestNearRequired(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for strict, refused := range map[string]bool{"true": true, "false": false} {
+		opt, _ := options(t, "2s1n4c2t")
+		nearHost(t, opt.Node.Root.Name())
+		p := open(t, opt)
+		create := func(name string, milli int) error {
+			words := nearWords(map[string]string{"topologyhints": "true", "strict.topologyhints": strict})
+			delete(words, "berth.dev/class") // by which a place of its own would be required anyway
+			q := guaranteed(pod(name, words))
+			c := container(q, "a", milli)
+			c.Linux.Devices = []*api.LinuxDevice{{Path: "/dev/card1", Type: "c", Major: 10, Minor: 1}}
+			_, _, err := p.CreateContainer(ctx, q, c)
+			return err
+		}
+		must(t, create("first", 6000))
+		if err := create("second", 4000); (err != nil) != refused {
+			t.Errorf("strict %s: %v", strict, err)
+		}
+	}
+}
