@@ -32,9 +32,7 @@ func online(t *testing.T) cpuset.Set {
 func TestExclusive(t *testing.T) {
 	c, all := theNode(t), online(t)
 	c.run(t, pod("shared", burstable("a", 50)))
-	if is := c.cpusOf(t, "shared", "a"); is != all {
-		t.Errorf("a shared container beside no other has CPUs %s, want %s", is, all)
-	}
+	c.has(t, "shared", "a", all.Len(), cpuset.Set{})
 	c.run(t, pod("own", guaranteed("a", 1000)))
 	own := c.has(t, "own", "a", 1, cpuset.Set{})
 	c.has(t, "shared", "a", all.Len()-1, own)
@@ -58,11 +56,10 @@ func TestMixed(t *testing.T) {
 func TestInit(t *testing.T) {
 	c, all := theNode(t), online(t)
 	p := pod("init", guaranteed("app", 1000))
-	first := guaranteed("first", 1000)
-	first.Args = []string{"3s"}
-	p.Spec.InitContainers = []v1.Container{first}
+	p.Spec.InitContainers = []v1.Container{guaranteed("first", 1000)}
 	c.create(t, p)
 	c.has(t, "init", "first", 1, cpuset.Set{})
+	c.end(t, "init", "first")
 	if err := within(func() error { return c.runs("init") }); err != nil {
 		t.Fatal(err)
 	}
