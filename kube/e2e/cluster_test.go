@@ -37,6 +37,7 @@ type cluster struct {
 	etcd, apiserver, containerd, kubelet, plugin *nodekit.Process
 
 	client *kubernetes.Clientset
+	images *nodekit.Registry
 }
 
 var (
@@ -86,7 +87,7 @@ func (c *cluster) start() error {
 	if err := c.files(); err != nil {
 		return err
 	}
-	if err := nodekit.Serve(work); err != nil {
+	if c.images, err = nodekit.Serve(work); err != nil {
 		return err
 	}
 	if c.containerd, err = nodekit.Containerd(filepath.Join(state, "containerd"), kit.Program, work); err != nil {

@@ -15,7 +15,7 @@ const Budget = 30 * time.Second
 // Where containerd of a test listens, in a machine of its own.
 const (
 	CRI = "/run/containerd.sock"
-	NRI = "/run/nri.sock"
+	NRI = "/run/nri/nri.sock"
 )
 
 // Containerd is a containerd with its files below dir, which has to be in memory or on a

@@ -63,7 +63,7 @@ func (g *guest) start() error {
 			return err
 		}
 	}
-	if err := nodekit.Serve("/bin/work"); err != nil {
+	if _, err := nodekit.Serve("/bin/work"); err != nil {
 		return err
 	}
 	var err error
