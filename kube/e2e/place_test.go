@@ -83,8 +83,8 @@ func TestSidecar(t *testing.T) {
 	c.has(t, "sidecar", "app", all.Len()-1, own)
 }
 
-// resize changes the requests of a container that runs.
-func (c *cluster) resize(t *testing.T, name, container string, milli int64, limits bool) {
+// ask changes the requests of a container that runs.
+func (c *cluster) ask(t *testing.T, name, container string, milli int64, limits bool) *resource.Quantity {
 	t.Helper()
 	q := resource.NewMilliQuantity(milli, resource.DecimalSI)
 	resources := fmt.Sprintf(`{"requests":{"cpu":%q}}`, q)
@@ -95,6 +95,13 @@ func (c *cluster) resize(t *testing.T, name, container string, milli int64, limi
 	if _, err := c.client.CoreV1().Pods(namespace).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), meta.PatchOptions{}, "resize"); err != nil {
 		t.Fatal(err)
 	}
+	return q
+}
+
+// resize changes the requests of a container that runs, and waits until the kubelet has done it.
+func (c *cluster) resize(t *testing.T, name, container string, milli int64, limits bool) {
+	t.Helper()
+	q := c.ask(t, name, container, milli, limits)
 	err := within(func() error {
 		p, err := c.get(name)
 		if err != nil {
