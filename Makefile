@@ -33,6 +33,14 @@ e2e-kube:
 e2e-kube-fetch:
 	cd kube && go run ./e2e/node fetch
 
+# The image of the node agent, without a container engine: an OCI archive of the one static
+# binary, which prints its digest. make image NAME=REGISTRY/NAME:TAG OUT=DIR ARCH=arm64.
+.PHONY: image
+NAME ?= registry.example/berth-node:dev
+image:
+	cd kube && CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags='-s -w' -o $(abspath $(OUT))/berth-node ./cmd/berth-node
+	cd kube && go run ./image/pack -name $(NAME) -o $(abspath $(OUT))/berth-node.tar $(abspath $(OUT))/berth-node
+
 # What a host needs to run Berth. DESTDIR is a tree to fill instead of the host.
 .PHONY: install deb
 

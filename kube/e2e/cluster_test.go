@@ -37,6 +37,7 @@ type cluster struct {
 	etcd, apiserver, containerd, kubelet, plugin *nodekit.Process
 
 	client *kubernetes.Clientset
+	images *nodekit.Registry
 }
 
 var (
@@ -86,7 +87,7 @@ func (c *cluster) start() error {
 	if err := c.files(); err != nil {
 		return err
 	}
-	if err := nodekit.Serve(work); err != nil {
+	if c.images, err = nodekit.Serve(work); err != nil {
 		return err
 	}
 	if c.containerd, err = nodekit.Containerd(filepath.Join(state, "containerd"), kit.Program, work); err != nil {
@@ -103,7 +104,7 @@ func (c *cluster) start() error {
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--kubelet-preferred-address-types=InternalIP", "--allow-privileged=true")
 	c.kubelet = process(kit.Program("kubelet"), "--config="+state+"/kubelet.yaml", "--kubeconfig="+state+"/kubeconfig", "--root-dir=/var/lib/kubelet", "--cert-dir="+state+"/pki",
 		"--hostname-override="+node, "--node-ip="+address)
-	c.plugin = process(filepath.Join(built, "berth-node"), "nri", "--nri-socket", nodekit.NRI)
+	c.plugin = process(filepath.Join(built, "berth-node"), "nri", "--budget", nodekit.Budget.String(), "--nri-socket", nodekit.NRI)
 	if c.client, err = kubernetes.NewForConfig(&rest.Config{Host: api, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}); err != nil {
 		return err
 	}

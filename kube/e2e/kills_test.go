@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -43,8 +44,7 @@ func sharing(name string) *v1.Pod {
 
 // Kills of the plugin and of containerd at random instants, while pods come and go: no CPU
 // has two owners at any instant that was seen, nobody stays on a CPU that became another's, no
-// container is lost or restarted, and the books are what the kernel has 2 s after the last
-// restart. A container of which a kill interrupted the creation gives its CPU back.
+// container is lost or restarted, and the books become what the kernel has: how soon is told. A container of which a kill interrupted the creation gives its CPU back.
 func TestKills(t *testing.T) {
 	c := theNode(t)
 	kills := 10
@@ -67,10 +67,12 @@ func TestKills(t *testing.T) {
 	seen := c.watch(t)
 	churn := c.churn(t)
 	var killed []time.Time
+	connects := 0
 	for i := range kills + kills/4 {
 		time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
 		if i == kills+kills/4-1 {
 			churn.halt() // so that the books and the kernel can be compared
+			connects = c.connects()
 		}
 		victim := named{"the plugin", c.plugin}
 		if i%5 == 4 {
@@ -81,8 +83,12 @@ func TestKills(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(2 * time.Second)
+	last := time.Now()
+	if err := c.connected(connects); err != nil {
+		t.Fatal(err)
+	}
 	c.books(t)
+	t.Logf("the books are the kernel's %.1f s after the last restart", time.Since(last).Seconds())
 	c.collected(t)
 	if err := c.answers(); err != nil {
 		t.Error(err)
@@ -104,8 +110,8 @@ func TestKills(t *testing.T) {
 		return func(group string) bool { return ids[filepath.Base(group)] }
 	}
 	worst, lasted := seen.longest(in(owners), in(sharers), c.away(t, killed))
-	t.Logf("the longest time in which a container was not yet taken off another's CPU: %s", lasted)
-	if lasted > taken {
+	t.Logf("the longest time in which a container was not yet taken off another's CPU: %s; between samples: %s", lasted, seen.slowest)
+	if lasted > taken+10*seen.slowest {
 		t.Errorf("%s stays for %s on the CPU of %s", worst.other, lasted, worst.one)
 	}
 	for i, was := range before {
@@ -116,7 +122,7 @@ func TestKills(t *testing.T) {
 }
 
 // taken is how long a container may have a CPU that another one owns or is to own: until the
-// runtime has started who was starting, on a busy host.
+// runtime has started who was starting. A host that is too busy for samples is so for that.
 const taken = time.Second
 
 // away are the times from each kill to the next adoption.
@@ -140,23 +146,21 @@ func (c *cluster) away(t *testing.T, killed []time.Time) (all []span) {
 	return all
 }
 
-// unstarted is how long the plugin keeps the CPUs of a container that nobody starts, and until
-// it looks.
-const unstarted = 35 * time.Second
-
-// collected waits until the books have nothing that does not run.
+// collected waits until the books have nothing that does not run: the plugin keeps the CPUs of a
+// container that nobody starts for 30 s, and looks every 5 s.
 func (c *cluster) collected(t *testing.T) {
 	t.Helper()
-	var left []string
-	for end := time.Now().Add(unstarted + 5*time.Second); ; time.Sleep(time.Second) {
-		if _, left = c.compare(t); len(left) == 0 {
-			return
+	began := time.Now()
+	err := within(func() error {
+		if _, left := c.compare(); len(left) > 0 {
+			return errors.New(strings.Join(left, "; "))
 		}
-		if time.Now().After(end) {
-			t.Errorf("%s after the last kill: %s", unstarted, strings.Join(left, "; "))
-			return
-		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
+	t.Logf("nothing else is in the books %.0f s later", time.Since(began).Seconds())
 }
 
 // lasting is same without the CPUs, which change as others come and go.
@@ -256,26 +260,22 @@ func (ch *churn) halt() {
 }
 
 // books compares what berth-node ps says with the kernel's files: every container of a pod
-// is in the books, with the CPUs that it has. The kubelet may create one between the two,
-// so what differs has to differ twice.
+// is in the books, with the CPUs that it has. It waits: the kubelet may create one between the two.
 func (c *cluster) books(t *testing.T) {
 	t.Helper()
-	first, _ := c.compare(t)
-	if len(first) == 0 {
-		return
-	}
-	time.Sleep(200 * time.Millisecond)
-	again, _ := c.compare(t)
-	for _, bad := range again {
-		if slices.Contains(first, bad) {
-			t.Error(bad)
+	err := within(func() error {
+		if bad, _ := c.compare(); len(bad) > 0 {
+			return errors.New(strings.Join(bad, "; "))
 		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
 // compare returns what differs, and what is in the books and does not run.
-func (c *cluster) compare(t *testing.T) (bad, idle []string) {
-	t.Helper()
+func (c *cluster) compare() (bad, idle []string) {
 	var rows []struct {
 		CPUs  cpuset.Set `json:"cpus"`
 		Group string     `json:"group"`

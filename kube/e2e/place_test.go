@@ -32,9 +32,7 @@ func online(t *testing.T) cpuset.Set {
 func TestExclusive(t *testing.T) {
 	c, all := theNode(t), online(t)
 	c.run(t, pod("shared", burstable("a", 50)))
-	if is := c.cpusOf(t, "shared", "a"); is != all {
-		t.Errorf("a shared container beside no other has CPUs %s, want %s", is, all)
-	}
+	c.has(t, "shared", "a", all.Len(), cpuset.Set{})
 	c.run(t, pod("own", guaranteed("a", 1000)))
 	own := c.has(t, "own", "a", 1, cpuset.Set{})
 	c.has(t, "shared", "a", all.Len()-1, own)
@@ -58,11 +56,10 @@ func TestMixed(t *testing.T) {
 func TestInit(t *testing.T) {
 	c, all := theNode(t), online(t)
 	p := pod("init", guaranteed("app", 1000))
-	first := guaranteed("first", 1000)
-	first.Args = []string{"3s"}
-	p.Spec.InitContainers = []v1.Container{first}
+	p.Spec.InitContainers = []v1.Container{guaranteed("first", 1000)}
 	c.create(t, p)
 	c.has(t, "init", "first", 1, cpuset.Set{})
+	c.end(t, "init", "first")
 	if err := within(func() error { return c.runs("init") }); err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +83,8 @@ func TestSidecar(t *testing.T) {
 	c.has(t, "sidecar", "app", all.Len()-1, own)
 }
 
-// resize changes the requests of a container that runs.
-func (c *cluster) resize(t *testing.T, name, container string, milli int64, limits bool) {
+// ask changes the requests of a container that runs.
+func (c *cluster) ask(t *testing.T, name, container string, milli int64, limits bool) *resource.Quantity {
 	t.Helper()
 	q := resource.NewMilliQuantity(milli, resource.DecimalSI)
 	resources := fmt.Sprintf(`{"requests":{"cpu":%q}}`, q)
@@ -98,6 +95,13 @@ func (c *cluster) resize(t *testing.T, name, container string, milli int64, limi
 	if _, err := c.client.CoreV1().Pods(namespace).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), meta.PatchOptions{}, "resize"); err != nil {
 		t.Fatal(err)
 	}
+	return q
+}
+
+// resize changes the requests of a container that runs, and waits until the kubelet has done it.
+func (c *cluster) resize(t *testing.T, name, container string, milli int64, limits bool) {
+	t.Helper()
+	q := c.ask(t, name, container, milli, limits)
 	err := within(func() error {
 		p, err := c.get(name)
 		if err != nil {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,6 +158,26 @@ func pods() string {
 		return "/sys/fs/cgroup/cpuset/kubepods"
 	}
 	return "/sys/fs/cgroup/kubepods"
+}
+
+// end has the process of a container end, with status 0.
+func (c *cluster) end(t *testing.T, pod, container string) {
+	t.Helper()
+	group, err := c.group(pod, container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(group + "/cgroup.procs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	if err != nil {
+		t.Fatalf("end %s/%s: %v", pod, container, err)
+	}
 }
 
 func readSet(file string) (cpuset.Set, error) {

@@ -18,6 +18,7 @@ type sampler struct {
 	done sync.WaitGroup
 
 	samples int
+	slowest time.Duration            // the longest time between two samples
 	seen    map[string][]cpuset.Set  // by control group: each change
 	pairs   map[[2]string]cpuset.Set // two groups that had the same one CPU
 	over    map[[2]string]span       // one CPU of the first was among those of the second
@@ -38,12 +39,14 @@ func (c *cluster) watch(t *testing.T) *sampler {
 	t.Helper()
 	s := &sampler{end: make(chan struct{}), seen: map[string][]cpuset.Set{}, pairs: map[[2]string]cpuset.Set{}, over: map[[2]string]span{}}
 	s.done.Go(func() {
-		for {
+		for began := time.Now(); ; {
 			select {
 			case <-s.end:
 				return
 			default:
 				s.sample()
+				now := time.Now()
+				began, s.slowest = now, max(s.slowest, now.Sub(began))
 			}
 		}
 	})

@@ -8,10 +8,14 @@ import (
 	"time"
 )
 
+// Budget is how long a decision of the plugin may take in tests, which are of what is decided,
+// however busy the host is. The runtime waits for twice that.
+const Budget = 30 * time.Second
+
 // Where containerd of a test listens, in a machine of its own.
 const (
 	CRI = "/run/containerd.sock"
-	NRI = "/run/nri.sock"
+	NRI = "/run/nri/nri.sock"
 )
 
 // Containerd is a containerd with its files below dir, which has to be in memory or on a
@@ -56,9 +60,11 @@ state = '/run/containerd'
       BinaryName = '%[6]s'
 [plugins.'io.containerd.nri.v1.nri']
   socket_path = '%[7]s'
+  plugin_registration_timeout = '%[8]s'
+  plugin_request_timeout = '%[8]s'
   [plugins.'io.containerd.nri.v1.nri'.default_validator]
     enable = true
-`, dir, CRI, Image, bin, conf, program("runc"), NRI)
+`, dir, CRI, Image, bin, conf, program("runc"), NRI, 2*Budget)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, err
 	}

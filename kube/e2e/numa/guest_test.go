@@ -3,10 +3,12 @@ package numa
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,14 +63,14 @@ func (g *guest) start() error {
 			return err
 		}
 	}
-	if err := nodekit.Serve("/bin/work"); err != nil {
+	if _, err := nodekit.Serve("/bin/work"); err != nil {
 		return err
 	}
 	var err error
 	if g.containerd, err = nodekit.Containerd(state, func(name string) string { return "/bin/" + name }, ""); err != nil {
 		return err
 	}
-	g.plugin = &nodekit.Process{Args: []string{berthNode, "nri", "--nri-socket", nodekit.NRI}, Log: state + "/plugin.log"}
+	g.plugin = &nodekit.Process{Args: []string{berthNode, "nri", "--budget", nodekit.Budget.String(), "--nri-socket", nodekit.NRI}, Log: state + "/plugin.log"}
 	if err := g.containerd.Start(); err != nil {
 		return err
 	}
@@ -129,12 +131,19 @@ func root() error {
 
 // connected waits until the plugin has adopted what runs so many times.
 func (g *guest) connected(times int) error {
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if strings.Count(g.plugin.Output(), "msg=connected") >= times {
-			return nil
-		}
-		if time.Now().After(end) {
+	return within(func() error {
+		if strings.Count(g.plugin.Output(), "msg=connected") < times {
 			return fmt.Errorf("the plugin does not connect:\n%s\n%s", g.plugin.Tail(20), g.containerd.Tail(5))
+		}
+		return nil
+	})
+}
+
+// within tries until there is no error, for as long as anything may take on a busy host.
+func within(try func() error) error {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if err := try(); err == nil || time.Now().After(end) {
+			return err
 		}
 	}
 }
@@ -202,24 +211,58 @@ func (c container) remove(t *testing.T) {
 	}
 }
 
-// sets are what the kernel has for a container.
-func (c container) sets(t *testing.T) (cpus, mems cpuset.Set) {
-	t.Helper()
-	read := func(name string) cpuset.Set {
-		text, err := os.ReadFile(filepath.Join(c.group, name))
-		if err != nil {
-			t.Fatal(err)
+// place is where a container may run.
+type place struct{ cpus, mems cpuset.Set }
+
+// place is what the kernel has for a container, which has to be in effect.
+func (c container) place() (is place, err error) {
+	read := func(name string) (s cpuset.Set) {
+		text, failed := os.ReadFile(filepath.Join(c.group, name))
+		if failed == nil {
+			s, failed = cpuset.Parse(strings.TrimSpace(string(text)))
 		}
-		return cpuset.MustParse(strings.TrimSpace(string(text)))
+		err = errors.Join(err, failed)
+		return s
 	}
-	cpus, mems = read("cpuset.cpus.effective"), read("cpuset.mems.effective")
-	if is := read("cpuset.cpus"); is != cpus {
-		t.Errorf("CPUs %s, in effect %s", is, cpus)
+	is = place{read("cpuset.cpus.effective"), read("cpuset.mems.effective")}
+	if cpus := read("cpuset.cpus"); err == nil && cpus != is.cpus {
+		err = fmt.Errorf("CPUs %s, in effect %s", cpus, is.cpus)
 	}
-	if is := read("cpuset.mems"); !is.IsEmpty() && is != mems {
-		t.Errorf("memory nodes %s, in effect %s", is, mems)
+	if mems := read("cpuset.mems"); err == nil && !mems.IsEmpty() && mems != is.mems {
+		err = fmt.Errorf("memory nodes %s, in effect %s", mems, is.mems)
 	}
-	return cpus, mems
+	return is, err
+}
+
+// at is where it is now.
+func (c container) at(t *testing.T) place {
+	t.Helper()
+	is, err := c.place()
+	if err != nil {
+		t.Error(err)
+	}
+	return is
+}
+
+// has waits until a container is where it is to be.
+func (c container) has(t *testing.T, want string, ok func(place) bool) (is place) {
+	t.Helper()
+	err := within(func() (err error) {
+		if is, err = c.place(); err == nil && !ok(is) {
+			err = fmt.Errorf("CPUs %s and memory nodes %s, want %s", is.cpus, is.mems, want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("%v\nthe plugin:\n%s", err, the.plugin.Tail(10))
+	}
+	return is
+}
+
+// owns waits until a container has so many CPUs.
+func (c container) owns(t *testing.T, count int) place {
+	t.Helper()
+	return c.has(t, fmt.Sprintf("%d CPUs", count), func(is place) bool { return is.cpus.Len() == count })
 }
 
 // Exclusive CPUs come from one node, are taken from a container that runs, and go back.
@@ -228,37 +271,26 @@ func TestExclusiveFromOneNode(t *testing.T) {
 		t.Skip("it runs in the guest")
 	}
 	shared := mustRun(t, "shared", "burstable/", 100, nil)
-	had, mems := shared.sets(t)
-	t.Logf("shared: CPUs %s, memory nodes %s", had, mems)
-	first, _ := had.First()
+	had := shared.has(t, "the CPUs of one node", func(is place) bool {
+		first, ok := is.cpus.First()
+		return ok && is.cpus == nodeOf(first)
+	})
+	t.Logf("shared: CPUs %s, memory nodes %s", had.cpus, had.mems)
+	first, _ := had.cpus.First()
 	bound := mustRun(t, "bound", "", 1000, map[string]string{"berth.dev/numa": strconv.Itoa(first / 2), "berth.dev/nodesRequired": "true"})
-	taken, mems := bound.sets(t)
-	if taken.Len() != 1 || !nodeOf(first).Contains(taken) {
-		t.Errorf("bound to node %d, it has CPUs %s", first/2, taken)
-	}
-	t.Logf("bound to node %d: CPUs %s, memory nodes %s", first/2, taken, mems)
+	taken := bound.has(t, fmt.Sprintf("a CPU of node %d", first/2), func(is place) bool { return is.cpus.Len() == 1 && nodeOf(first).Contains(is.cpus) })
+	t.Logf("bound to node %d: CPUs %s, memory nodes %s", first/2, taken.cpus, taken.mems)
 	own := mustRun(t, "own", "", 2000, nil)
-	cpus, mems := own.sets(t)
-	first, _ = cpus.First()
-	if cpus != nodeOf(first) {
-		t.Errorf("CPUs %s are not those of one node", cpus)
-	}
-	if mems.String() != strconv.Itoa(first/2) {
-		t.Errorf("CPUs %s, but memory nodes %s", cpus, mems)
-	}
-	t.Logf("own: CPUs %s, memory nodes %s", cpus, mems)
-	if is, _ := shared.sets(t); is.Overlaps(taken) || is.Overlaps(cpus) || is.IsEmpty() {
-		t.Errorf("shared has CPUs %s, of which %s are exclusive", is, taken.Union(cpus))
-	}
+	two := own.has(t, "the CPUs of one node, and its memory", func(is place) bool {
+		first, ok := is.cpus.First()
+		return ok && is.cpus == nodeOf(first) && is.mems == cpuset.MustOf(first/2)
+	})
+	t.Logf("own: CPUs %s, memory nodes %s", two.cpus, two.mems)
+	exclusive := taken.cpus.Union(two.cpus)
+	shared.has(t, "none of CPUs "+exclusive.String(), func(is place) bool { return !is.cpus.IsEmpty() && !is.cpus.Overlaps(exclusive) })
 	books(t, own, bound, shared)
 	bound.remove(t)
-	var is cpuset.Set
-	for end := time.Now().Add(20 * time.Second); is != had && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		is, _ = shared.sets(t)
-	}
-	if is != had {
-		t.Errorf("after the end of the one that owned CPU %s, shared has CPUs %s, before that %s", taken, is, had)
-	}
+	shared.has(t, "what it had before another one owned CPU "+taken.cpus.String(), func(is place) bool { return is == had })
 }
 
 // nodeOf are the CPUs of a memory node: 2n and 2n+1.
@@ -270,14 +302,14 @@ func TestRefused(t *testing.T) {
 		t.Skip("it runs in the guest")
 	}
 	own := mustRun(t, "own", "", 4000, nil)
-	cpus, _ := own.sets(t)
+	before := own.owns(t, 4)
 	_, err := run(t, "much", "", 4000, map[string]string{"berth.dev/cpus": "4"})
 	if err == nil || !strings.Contains(err.Error(), "not placed: ") {
 		t.Errorf("4 of 8 CPUs, where 4 are owned: %v", err)
 	}
 	t.Log(err)
-	if is, _ := own.sets(t); is != cpus {
-		t.Errorf("a refused pod moved another one from CPUs %s to %s", cpus, is)
+	if is := own.at(t); is != before {
+		t.Errorf("a refused pod moved another one from %v to %v", before, is)
 	}
 }
 
@@ -287,12 +319,10 @@ func TestKilled(t *testing.T) {
 		t.Skip("it runs in the guest")
 	}
 	all := []container{mustRun(t, "one", "", 2000, nil), mustRun(t, "two", "", 1000, nil), mustRun(t, "shared", "burstable/", 100, nil)}
-	type place struct{ cpus, mems cpuset.Set }
-	var before []place
-	for _, c := range all {
-		cpus, mems := c.sets(t)
-		before = append(before, place{cpus, mems})
-	}
+	before := []place{all[0].owns(t, 2), all[1].owns(t, 1)}
+	owned := before[0].cpus.Union(before[1].cpus)
+	free := func(is place) bool { return !is.cpus.IsEmpty() && !is.cpus.Overlaps(owned) }
+	before = append(before, all[2].has(t, "none of CPUs "+owned.String(), free))
 	for _, p := range []*nodekit.Process{the.plugin, the.containerd} {
 		times := strings.Count(the.plugin.Output(), "msg=connected")
 		if err := p.Again(syscall.SIGKILL); err != nil {
@@ -301,54 +331,50 @@ func TestKilled(t *testing.T) {
 		if err := the.connected(times + 1); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in which something might move
 		for i, c := range all {
-			if cpus, mems := c.sets(t); (place{cpus, mems}) != before[i] {
-				t.Errorf("after a kill of %s: CPUs %s and memory nodes %s, before %v", p.Args[0], cpus, mems, before[i])
+			if is := c.at(t); is != before[i] {
+				t.Errorf("after a kill of %s: %v, before %v", p.Args[0], is, before[i])
 			}
 		}
 		books(t, all...)
 	}
-	next := mustRun(t, "next", "", 1000, nil)
-	cpus, _ := next.sets(t)
-	for i, b := range before {
-		if i < 2 && cpus.Overlaps(b.cpus) {
-			t.Errorf("a new container has CPUs %s, of which %s are another one's", cpus, b.cpus)
-		}
+	mustRun(t, "next", "", 1000, nil).has(t, "a CPU of its own", func(is place) bool { return is.cpus.Len() == 1 && free(is) })
+}
+
+// books waits until berth-node ps says what the kernel has.
+func books(t *testing.T, all ...container) {
+	t.Helper()
+	if err := within(func() error { return compare(all) }); err != nil {
+		t.Error(err)
 	}
 }
 
-// books compares what berth-node ps says with the kernel.
-func books(t *testing.T, all ...container) {
-	t.Helper()
-	var rows []struct {
+func compare(all []container) error {
+	type row struct {
 		CPUs  cpuset.Set `json:"cpus"`
 		Group string     `json:"group"`
 	}
+	var rows []row
 	text, err := exec.Command(berthNode, "ps", "-o", "json", "--interval", "10ms").Output()
 	if err == nil {
 		err = json.Unmarshal(text, &rows)
 	}
 	if err != nil {
-		t.Errorf("berth-node ps: %v\n%s", err, text)
-		return
+		return fmt.Errorf("berth-node ps: %w\n%s", err, text)
 	}
 	if len(rows) != len(all) {
-		t.Errorf("%d containers in the books, want %d:\n%s", len(rows), len(all), text)
+		return fmt.Errorf("%d containers in the books, want %d:\n%s", len(rows), len(all), text)
 	}
 	for _, c := range all {
-		cpus, _ := c.sets(t)
-		found := false
-		for _, r := range rows {
-			if filepath.Base(r.Group) == c.id {
-				found = true
-				if r.CPUs != cpus {
-					t.Errorf("the books say CPUs %s, the kernel %s", r.CPUs, cpus)
-				}
-			}
+		is, err := c.place()
+		if err != nil {
+			return err
 		}
-		if !found {
-			t.Errorf("container %s is not in the books", c.id)
+		i := slices.IndexFunc(rows, func(r row) bool { return filepath.Base(r.Group) == c.id })
+		if i < 0 || rows[i].CPUs != is.cpus {
+			return fmt.Errorf("container %s has CPUs %s, the books say:\n%s", c.id, is.cpus, text)
 		}
 	}
+	return nil
 }

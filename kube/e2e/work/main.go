@@ -2,6 +2,7 @@
 //
 //	work           ends by SIGTERM or SIGINT, with status 0
 //	work 500ms     ends by itself after so long
+//	work 3 0.5     has three threads that run for half of each 10 ms, and ends by a signal
 //
 // Where CNI_COMMAND is set it is a network plugin that makes no network.
 package main
@@ -10,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -22,18 +25,49 @@ func main() {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	var after <-chan time.Time
-	if len(os.Args) > 1 {
-		d, err := time.ParseDuration(os.Args[1])
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "work:", err)
-			os.Exit(2)
+	var err error
+	switch len(os.Args) {
+	case 2:
+		var d time.Duration
+		if d, err = time.ParseDuration(os.Args[1]); err == nil {
+			after = time.After(d)
 		}
-		after = time.After(d)
+	case 3:
+		err = load(os.Args[1], os.Args[2])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "work:", err)
+		os.Exit(2)
 	}
 	select {
 	case <-end:
 	case <-after:
 	}
+}
+
+// load starts threads that run for a part of each turn.
+func load(threads, part string) error {
+	n, err := strconv.Atoi(threads)
+	if err != nil {
+		return err
+	}
+	f, err := strconv.ParseFloat(part, 64)
+	if err != nil {
+		return err
+	}
+	const turn = 10 * time.Millisecond
+	runtime.GOMAXPROCS(n + 1)
+	for range n {
+		go func() {
+			runtime.LockOSThread()
+			for {
+				for began := time.Now(); time.Since(began).Seconds() < f*turn.Seconds(); {
+				}
+				time.Sleep(time.Duration((1 - f) * float64(turn)))
+			}
+		}()
+	}
+	return nil
 }
 
 func network(command string) {
