@@ -81,7 +81,8 @@ type Plugin struct {
 	table   *table
 	online  cpuset.Set
 	threads int  // CPUs of a core
-	scoped  bool // the policy places pods as a whole
+	placer  bool // the policy can place pods as a whole
+	scoped  bool // and does
 	classes agent.ClassConfig
 	lacks   map[agent.ClassKind]error // why this host has no classes of a kind
 	wording atomic.Pointer[Words]
@@ -141,7 +142,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		return nil, errors.Join(err, p.node.Close())
 	}
 	placer, ok := o.Policy.(place.PodPlacer)
-	p.scoped = ok && placer.PodScope()
+	p.placer, p.scoped = ok, ok && placer.PodScope()
 	p.online = s.Topology().Machine().Online
 	p.threads, _ = s.Topology().ThreadsPerCore()
 	p.table.shared, p.table.owned = s.Sharable(), s.Owned()
