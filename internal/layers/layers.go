@@ -133,7 +133,7 @@ func Rooms() []Room {
 		{Path: "kube/features", May: []string{"doctor", "machine", "kube/zones"}},
 		{Path: "kube/api", May: []string{"internal/plain", "place", "podwords", "kube/nri"}},
 		{Path: "kube/batch", May: []string{"internal/plain"}, Pure: true},
-		{Path: "kube/predict", May: []string{"kube/batch"}, Pure: true},
+		{Path: "kube/predict", May: []string{"kube/batch"}},
 		{Path: "kube/usage", May: []string{"kernel", "kernel/cgroup", "watch", "watch/cgroupstat", "watch/pods", "watch/proc", "kube/batch"}},
 		{Path: "kube/publish", May: []string{"cpuset", "doctor", "machine", "kernel", "place", "kube/api", "kube/batch", "kube/features", "kube/predict", "kube/usage", "kube/zones"}},
 		{Path: "kube/cmd/berth-node", May: []string{"*"}},

@@ -1,7 +1,7 @@
 // Package predict says how much of what the prod pods of a node request they will not use, from
 // what they have used: Koordinator's prediction of peaks (koordlet's pkg/koordlet/prediction),
 // which mid work is given the rest of. A peak is a quantile of a histogram whose samples have half
-// of their weight after each half-life, and a margin. It is pure.
+// of their weight after each half-life, and a margin. It reads no clock.
 package predict
 
 import (
