@@ -169,6 +169,16 @@ func WritePrivateFile(name string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
+// ReplacePrivateFile writes the text of a file, or makes it, in one step: who is killed leaves
+// the former text or this one.
+func ReplacePrivateFile(name string, text []byte) error {
+	err := WritePrivateFile(name+".new", text)
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	return err
+}
+
 // LockFile opens a file as OpenPrivateFile does, made if need be, and takes its lock
 // (flock(2)) for as long as it is open, or waits for it. While another process has it and
 // wait is false the error is syscall.EWOULDBLOCK. A process that can open a file can lock

@@ -29,14 +29,17 @@ const (
 	nextVersion = "next.json"
 )
 
-// versionsDir is where they are kept: for root's default state directory one that outlives
-// the boot, else beside the state directory.
-func versionsDir(c *config.NodeConfig) string {
+// LastingDir is the directory, of a name, of what outlives the boot: for root's default state
+// directory one in /var/lib/berth, else one beside the state directory.
+func LastingDir(c *config.NodeConfig, name string) string {
 	if os.Geteuid() == 0 && c.Agent.StateDir == config.Default().Agent.StateDir {
-		return "/var/lib/berth/config"
+		return filepath.Join("/var/lib/berth", name)
 	}
-	return StateDir(c) + "-config"
+	return StateDir(c) + "-" + name
 }
+
+// versionsDir is where they are kept.
+func versionsDir(c *config.NodeConfig) string { return LastingDir(c, "config") }
 
 func versionFile(number int) string { return fmt.Sprintf("%06d.json", number) }
 
@@ -92,10 +95,7 @@ func (v versions) prepare(one api.Version) (undo func() error, err error) {
 	}
 	name := filepath.Join(v.dir, nextVersion)
 	if err == nil {
-		err = kernel.WritePrivateFile(name+".new", text)
-	}
-	if err == nil {
-		err = os.Rename(name+".new", name)
+		err = kernel.ReplacePrivateFile(name, text)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("history of the configuration, without which there is no way back: %w", err)

@@ -125,10 +125,7 @@ func (g *guarding) note() {
 	}
 	text, err := json.Marshal(now)
 	if err == nil {
-		name := filepath.Join(g.dir, runningName)
-		if err = kernel.WritePrivateFile(name+".new", text); err == nil {
-			err = os.Rename(name+".new", name)
-		}
+		err = kernel.ReplacePrivateFile(filepath.Join(g.dir, runningName), text)
 	}
 	if err != nil {
 		g.complain(fmt.Sprintf("note the active remedies: %v", err))

@@ -133,8 +133,9 @@ func Rooms() []Room {
 		{Path: "kube/features", May: []string{"doctor", "machine", "kube/zones"}},
 		{Path: "kube/api", May: []string{"internal/plain", "place", "podwords", "kube/nri"}},
 		{Path: "kube/batch", May: []string{"internal/plain"}, Pure: true},
+		{Path: "kube/predict", May: []string{"kube/batch"}},
 		{Path: "kube/usage", May: []string{"kernel", "kernel/cgroup", "watch", "watch/cgroupstat", "watch/pods", "watch/proc", "kube/batch"}},
-		{Path: "kube/publish", May: []string{"cpuset", "doctor", "machine", "place", "kube/api", "kube/batch", "kube/features", "kube/usage", "kube/zones"}},
+		{Path: "kube/publish", May: []string{"cpuset", "doctor", "machine", "kernel", "place", "kube/api", "kube/batch", "kube/features", "kube/predict", "kube/usage", "kube/zones"}},
 		{Path: "kube/cmd/berth-node", May: []string{"*"}},
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},

@@ -37,8 +37,8 @@ type Pod struct {
 	KoordQoS, KoordPriority string
 	// Overhead is the runtime class's.
 	Overhead podwords.Resources
-	// Ended pods run no more.
-	Ended bool
+	// Ended pods run no more; Ending ones are being deleted.
+	Ended, Ending bool
 	nri.PodInfo
 }
 
@@ -196,6 +196,7 @@ func podOf(o *corev1.Pod) *Pod {
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
 		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
+		Ending:   o.DeletionTimestamp != nil,
 	}
 	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
 	if o.Spec.Priority != nil {

@@ -281,7 +281,7 @@ func (m *meter) Sample(now time.Time) error {
 	return m.err
 }
 
-func (m *meter) Report() (usage.Report, bool) {
+func (m *meter) Report(time.Duration) (usage.Report, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.r, !m.r.At.IsZero()

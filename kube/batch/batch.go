@@ -73,7 +73,7 @@ type Node struct {
 	Pods         []Pod
 	// Gone is used by pods that are there no more, and of which figures are left.
 	Gone Amount
-	// Reclaimable is what prod pods request and by prediction will not use; for Mid.
+	// Reclaimable is what prod pods request and by prediction will not use (package predict).
 	Reclaimable Amount
 }
 
@@ -110,6 +110,10 @@ type Strategy struct {
 	MidUnallocated int `json:"midUnallocatedPercent"`
 	// MidStatic gives mid so many percent of the capacity, whatever is used; 0 is off.
 	MidStatic int `json:"midStaticPercent"`
+	// MidMargin is percent that a predicted peak is raised by; 0 is 10. MidColdStart is how many
+	// minutes long use is looked at before anything is predicted from it; 0 is 1,440, a day.
+	MidMargin    int `json:"midMarginPercent"`
+	MidColdStart int `json:"midColdStartMinutes"`
 }
 
 // Validate reports percentages that are none, and a policy that a resource cannot have.
@@ -121,11 +125,14 @@ func (s *Strategy) Validate() error {
 	}{
 		{"cpuReclaimPercent", s.CPUReclaim}, {"memoryReclaimPercent", s.MemoryReclaim}, {"cpuMostPercent", s.CPUMost}, {"memoryMostPercent", s.MemoryMost},
 		{"midCPUPercent", s.MidCPU}, {"midMemoryPercent", s.MidMemory}, {"midUnallocatedPercent", s.MidUnallocated},
-		{"midStaticPercent", s.MidStatic},
+		{"midStaticPercent", s.MidStatic}, {"midMarginPercent", s.MidMargin},
 	} {
 		if p.value < 0 || p.value > 100 {
 			errs = append(errs, fmt.Errorf("%s %d: want 0 to 100", p.name, p.value))
 		}
+	}
+	if s.MidColdStart < 0 || s.MidColdStart > mostColdStart {
+		errs = append(errs, fmt.Errorf("midColdStartMinutes %d: want 0 to %d, a week", s.MidColdStart, mostColdStart))
 	}
 	if s.CPU == Request {
 		errs = append(errs, errors.New("cpu: request is a policy of memory only; want usage or maxUsageRequest"))
@@ -133,10 +140,14 @@ func (s *Strategy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Predicted reports whether all that mid work could get is what prod pods are predicted not to
-// use: Node.Reclaimable.
-func (s *Strategy) Predicted() bool {
-	return s.MidCPU+s.MidMemory > 0 && s.MidStatic == 0 && s.MidUnallocated == 0
+const mostColdStart = 7 * 24 * 60
+
+// TellsMid reports whether mid work is to have anything: any of its settings is there.
+func (s *Strategy) TellsMid() bool { return s.Predicts() || s.MidStatic > 0 }
+
+// Predicts reports whether Mid needs Node.Reclaimable.
+func (s *Strategy) Predicts() bool {
+	return s.MidStatic == 0 && s.MidCPU+s.MidMemory+s.MidUnallocated > 0
 }
 
 // one is a node seen by one resource.
@@ -176,7 +187,7 @@ func most(amount, capacity int64, bound int) int64 {
 }
 
 // Mid returns what mid work may use: the smaller of what prod is predicted not to use and of
-// what is unused now, and a part of what prod does not request.
+// what is unused now, and a part of what prod does not request; up to a bound.
 func (s *Strategy) Mid(n *Node) Amount {
 	mid := func(r one, reclaimable int64, bound int) int64 {
 		if s.MidStatic > 0 {

@@ -96,15 +96,30 @@ func TestKindOf(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
-	s := Strategy{CPU: Request, CPUReclaim: 101, MidStatic: -1}
+	s := Strategy{CPU: Request, CPUReclaim: 101, MidStatic: -1, MidMargin: 200, MidColdStart: 10_081}
 	err := s.Validate()
-	for _, want := range []string{"cpuReclaimPercent 101", "midStaticPercent -1", "policy of memory only"} {
+	for _, want := range []string{"cpuReclaimPercent 101", "midStaticPercent -1", "midMarginPercent 200", "midColdStartMinutes 10081", "policy of memory only"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	if err := json.Unmarshal([]byte(`{"cpu":"maxUsageRequest","memory":"request"}`), &s); err != nil || s.CPU != MaxUsageRequest || s.Memory != Request {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestWhatMidNeeds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		s               Strategy
+		tells, predicts bool
+	}{
+		{Strategy{}, false, false}, {Strategy{MidMargin: 20}, false, false}, {Strategy{MidStatic: 5, MidCPU: 50}, true, false},
+		{Strategy{MidMemory: 50}, true, true}, {Strategy{MidUnallocated: 10}, true, true},
+	} {
+		if c.s.TellsMid() != c.tells || c.s.Predicts() != c.predicts {
+			t.Errorf("%+v: %v, %v", c.s, c.s.TellsMid(), c.s.Predicts())
+		}
 	}
 }
 

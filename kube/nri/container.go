@@ -62,10 +62,13 @@ func workloadID(pod *api.PodSandbox, c *api.Container) string {
 // spec is what a container asks for. has are the CPUs that it runs on, if it does. A
 // *RefusedError is a word that cannot be followed, of a strict pod.
 func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a asked, err error) {
-	res, role := p.resources(pod, c)
+	res, role, own := p.resources(pod, c)
 	r := p.words(pod, c.GetName())
 	base := podwords.Kubernetes(res)
 	base.Role = role
+	if !own {
+		base.Mode = place.Shared
+	}
 	a.spec = agent.Spec{Group: groupName(c), Prefer: has, Annotations: map[string]string{containerKey: c.GetId()}}
 	request := &a.spec.Request
 	*request, a.spec.CPUs = r.Apply(base, p.threads)
@@ -133,19 +136,27 @@ func (p *Plugin) taken(id, pod string) bool {
 }
 
 // resources are what a container pays for, and what it is in its pod: exactly where the API
-// server tells, unless the runtime has been told something else since.
-func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (podwords.Resources, place.Role) {
-	res := resourcesOf(pod, c)
+// server tells, unless the runtime has been told something else since. own is false if whole
+// CPUs of that are time to share all the same.
+func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (res podwords.Resources, role place.Role, own bool) {
+	res = resourcesOf(pod, c)
 	info := p.info(pod)
 	exact := info.Container(c.GetName())
 	if exact == nil {
-		return res, place.App
+		return res, place.App, true
 	}
 	if c.GetLinux() == nil || sharesOf(exact.Milli) == max(minShares, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
 		res = exact.Resources
 	}
 	res.QoS = info.QoS
-	return res, exact.Role
+	if p.scoped { // the policy counts what the pod has
+		return res, exact.Role, true
+	}
+	within, own := info.within(exact, res)
+	if p.placer && res.Milli == 0 && info.Milli > 0 { // nor does the kubelet give it CPUs without scope pod
+		own = false
+	}
+	return within, exact.Role, own
 }
 
 func sharesOf(milli int) uint64 { return uint64(max(minShares, milli*sharesPerCPU/1000)) }

@@ -129,3 +129,102 @@ func TestRequiredPlugin(t *testing.T) {
 	})
 	must(t, n.create(pod("q", nil), container(pod("q", nil), "a", 100), 0))
 }
+
+// podOf is a Guaranteed pod with CPUs and memory of its own.
+func (k known) podOf(name string, milli int, memory int64, containers ...ContainerInfo) *api.PodSandbox {
+	p := k.of(name, containers...)
+	k[p.Uid].Resources = podwords.Resources{Milli: milli, LimitMilli: milli, Memory: memory, QoS: place.LSR}
+	return p
+}
+
+// What a pod has of its own is what its containers have together.
+func TestWithinPod(t *testing.T) {
+	t.Parallel()
+	bytes := func(c ContainerInfo, memory int64) ContainerInfo { c.Memory = memory; return c }
+	unlimited := needs("a", place.App, 2000)
+	unlimited.LimitMilli = 0
+	type part struct {
+		milli, limit int
+		memory       int64
+		own          bool
+	}
+	for name, c := range map[string]struct {
+		milli      int
+		memory     int64
+		containers []ContainerInfo
+		want       []part
+	}{
+		"no resources of its own": {0, 0, []ContainerInfo{needs("a", place.App, 2000), needs("b", place.App, 0)}, []part{{2000, 2000, 0, true}, {0, 0, 0, true}}},
+		"one container":           {4000, 100, []ContainerInfo{needs("a", place.App, 0)}, []part{{4000, 4000, 100, true}}},
+		"two without":             {4000, 101, []ContainerInfo{needs("a", place.App, 0), needs("b", place.App, 0)}, []part{{2000, 4000, 50, false}, {2000, 4000, 50, false}}},
+		"one has its own":         {4000, 100, []ContainerInfo{bytes(needs("a", place.App, 1000), 70), needs("b", place.App, 0)}, []part{{1000, 1000, 70, true}, {3000, 4000, 30, true}}},
+		"no limit of its own":     {4000, 0, []ContainerInfo{unlimited, needs("b", place.App, 0)}, []part{{2000, 4000, 0, false}, {2000, 4000, 0, true}}},
+		"nothing is left":         {2000, 0, []ContainerInfo{needs("a", place.App, 2000), needs("b", place.App, 0)}, []part{{2000, 2000, 0, true}, {0, 2000, 0, true}}},
+		"more than the pod":       {2000, 50, []ContainerInfo{bytes(needs("a", place.App, 3000), 70), needs("b", place.App, 0)}, []part{{2000, 2000, 50, true}, {0, 2000, 0, true}}},
+		"an init container has all that sidecars leave": {
+			4000, 0, []ContainerInfo{needs("i", place.Init, 0), needs("s", place.Sidecar, 1000), needs("a", place.App, 0), needs("b", place.App, 0)},
+			[]part{{3000, 4000, 0, false}, {1000, 1000, 0, true}, {1500, 4000, 0, false}, {1500, 4000, 0, false}},
+		},
+		"also one that has a part": {
+			4000, 0, []ContainerInfo{needs("i", place.Init, 0), needs("s", place.Sidecar, 0), needs("a", place.App, 0)},
+			[]part{{2000, 4000, 0, false}, {2000, 4000, 0, false}, {2000, 4000, 0, false}},
+		},
+	} {
+		p := &PodInfo{Resources: podwords.Resources{Milli: c.milli, LimitMilli: c.milli, Memory: c.memory}, Containers: c.containers}
+		for i := range p.Containers {
+			got, own := p.within(&p.Containers[i], p.Containers[i].Resources)
+			if is := (part{got.Milli, got.LimitMilli, got.Memory, own}); is != c.want[i] {
+				t.Errorf("%s: %s has %+v, want %+v", name, p.Containers[i].Name, is, c.want[i])
+			}
+		}
+	}
+}
+
+func TestPodLevelResources(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy place.Policy // nil is the default
+		own    int
+	}{
+		{nil, 4}, {kubelet.Policy{CPUManager: kubelet.CPUManagerStatic}, 0},
+	} {
+		api := known{}
+		n := newNode(t, "1s1n8c1t", func(o *Options) {
+			o.Pods = api
+			if c.policy != nil {
+				o.Node.Policy, o.Node.Config.Reserved = c.policy, setOf(0)
+			}
+		})
+		one := api.podOf("one", 4000, 1<<20, needs("a", place.App, 0))
+		must(t, n.create(one, container(one, "a", 0), c.own))
+		two := api.podOf("two", 2000, 1<<20, needs("a", place.App, 0), needs("b", place.App, 0))
+		must(t, n.create(two, container(two, "a", 0), 0))
+		must(t, n.create(two, container(two, "b", 0), 0))
+		n.asBooks("pods with resources of their own")
+		all, err := n.p.node.List(context.Background())
+		must(t, err)
+		for i := range all {
+			milli, own := 1000, 0
+			if all[i].ID() == "default/one/a" {
+				milli, own = 4000, c.own
+			}
+			if g := all[i].Grant; g.Request.Milli != milli || g.Own.Len() != own {
+				t.Errorf("%s counts as %d thousandths of a CPU and owns %s, want %d and %d CPUs", all[i].ID(), g.Request.Milli, g.Own, milli, own)
+			}
+		}
+	}
+}
+
+// By words the containers of a pod get no more together than the pod has.
+func TestPodLevelWords(t *testing.T) {
+	t.Parallel()
+	api := known{}
+	n := newNode(t, "1s1n8c1t", func(o *Options) { o.Pods = api })
+	p := api.podOf("p", 4000, 0, needs("a", place.App, 0), needs("b", place.App, 0))
+	p.Annotations = map[string]string{"berth.dev/cpus.a": "2", "berth.dev/cpus.b": "3"}
+	must(t, n.create(p, container(p, "a", 0), 2))
+	must(t, n.create(p, container(p, "b", 0), 0))
+	if told := strings.Join(n.heard.kinds(Word), "\n"); !strings.Contains(told, "it requests 2000 thousandths of a CPU") {
+		t.Errorf("%q", told)
+	}
+}

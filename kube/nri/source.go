@@ -52,6 +52,48 @@ func (p *PodInfo) Container(name string) *ContainerInfo {
 	return nil
 }
 
+// within is what a container may have of its pod's own resources, of which all containers have no
+// more together: its own, or where it asks for none, its part of what the others leave. own is
+// false if that is time to share: in such a pod only a container has CPUs of its own whose request
+// is its limit, as to the kubelet, or that leaves nobody else a part.
+func (p *PodInfo) within(c *ContainerInfo, res podwords.Resources) (_ podwords.Resources, own bool) {
+	milli, divided := p.part(c, int64(res.Milli), int64(p.Milli), func(c *ContainerInfo) int64 { return int64(c.Milli) })
+	own = p.Milli == 0 || res.Milli == 0 && !divided || res.Milli > 0 && res.Milli == res.LimitMilli
+	res.Milli = int(milli)
+	res.Memory, _ = p.part(c, res.Memory, p.Memory, func(c *ContainerInfo) int64 { return c.Memory })
+	if p.LimitMilli > 0 && (res.LimitMilli == 0 || res.LimitMilli > p.LimitMilli) {
+		res.LimitMilli = p.LimitMilli
+	}
+	return res, own
+}
+
+// part is how much of what the pod has a container may have that asks for so much. Without asking,
+// those that run at a time have equal parts of what the others leave; an init container has all
+// that sidecars leave. divided says that others have a part, too, at that time or later.
+func (p *PodInfo) part(c *ContainerInfo, asks, has int64, of func(*ContainerInfo) int64) (part int64, divided bool) {
+	switch {
+	case has == 0:
+		return asks, false
+	case asks > 0:
+		return min(asks, has), false
+	}
+	left, parts := has, int64(1)
+	for i := range p.Containers {
+		switch other := &p.Containers[i]; {
+		case other.Name == c.Name:
+		case c.Role == place.Init && other.Role == place.Sidecar:
+			n, _ := p.part(other, of(other), has, of)
+			left -= n
+		case c.Role == place.Init || other.Role == place.Init: // not at the same time
+		case of(other) > 0:
+			left -= of(other)
+		default:
+			parts++
+		}
+	}
+	return max(left, 0) / parts, parts > 1 || c.Role == place.Init
+}
+
 // Event is something that happened to a container, or to all.
 type Event struct {
 	// Kind is one word.

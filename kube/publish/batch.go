@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kube/api"
 	"berth.dev/berth/kube/batch"
+	"berth.dev/berth/kube/predict"
 	"berth.dev/berth/kube/usage"
 	"berth.dev/berth/place"
 )
@@ -25,8 +26,11 @@ type Batch struct {
 	// Meter measures; it belongs to the Agent from New on.
 	Meter interface {
 		Sample(now time.Time) error
-		Report() (r usage.Report, ok bool)
+		Report(last time.Duration) (r usage.Report, ok bool)
 	}
+	// Learnt is the file that keeps, over restarts, what was learnt of prod pods; only this
+	// user's may be written there. It is of a Strategy that Predicts.
+	Learnt string
 	// Sample is how often it measures, Every how often the node's status is looked at; 0 is
 	// 15 s and 60 s.
 	Sample, Every time.Duration
@@ -37,7 +41,7 @@ type Batch struct {
 	Rewrite time.Duration
 }
 
-// Window is over how long use is averaged.
+// Window is over how long use is averaged, but for predictions.
 const Window = 5 * time.Minute
 
 // The extended resources of Koordinator.
@@ -57,19 +61,38 @@ func (a *Agent) batch(ctx context.Context) {
 	writing := time.NewTicker(or(b.Every, time.Minute))
 	defer writing.Stop()
 	began := time.Now()
-	var unmeasured error
+	var unmeasured, unkept error
+	var l *learner
+	var learning <-chan time.Time
+	if b.Strategy.Predicts() {
+		var err error
+		l, err = newLearner(b, began)
+		told.note(err)
+		every := time.NewTicker(predict.Every)
+		defer every.Stop()
+		learning = every.C
+		defer func() {
+			if err := l.keep(); err != nil {
+				told.note(err)
+			}
+		}()
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-sampling.C:
 			unmeasured = b.Meter.Sample(time.Now())
+		case now := <-learning:
+			if pods, synced := a.opt.Pods.All(); synced {
+				unkept = l.learn(now, pods)
+			}
 		case <-writing.C:
-			err := a.tellBatch(ctx, &s, began)
+			err := a.tellBatch(ctx, &s, l, began)
 			if ctx.Err() != nil {
 				return
 			}
-			told.note(errors.Join(err, unmeasured))
+			told.note(errors.Join(err, unmeasured, unkept))
 		}
 	}
 }
@@ -83,9 +106,9 @@ func or(d, or time.Duration) time.Duration {
 
 // tellBatch writes what is left for batch work. Without figures of use, or of pods, it
 // leaves what it wrote for a while, then takes it away: nobody knows what is left.
-func (a *Agent) tellBatch(ctx context.Context, s *status, began time.Time) error {
+func (a *Agent) tellBatch(ctx context.Context, s *status, l *learner, began time.Time) error {
 	b := a.opt.Batch
-	report, measured := b.Meter.Report()
+	report, measured := b.Meter.Report(Window)
 	pods, synced := a.opt.Pods.All()
 	if synced && measured {
 		s.fresh = report.At
@@ -110,10 +133,13 @@ func (a *Agent) tellBatch(ctx context.Context, s *status, began time.Time) error
 	if err != nil {
 		return err
 	}
+	if l != nil {
+		n.Reclaimable = l.Reclaimable(time.Now(), n.Capacity, counted(pods, &report))
+	}
 	amounts := map[corev1.ResourceName]int64{}
 	left := b.Strategy.Batch(n)
 	amounts[batchCPU], amounts[batchMemory] = left.Milli, left.Memory
-	if b.Strategy.MidStatic > 0 || b.Strategy.MidUnallocated > 0 {
+	if b.Strategy.TellsMid() {
 		mid := b.Strategy.Mid(n)
 		amounts[midCPU], amounts[midMemory] = mid.Milli, mid.Memory
 	}
@@ -141,20 +167,9 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 	}
 	n.Reserved.Milli, n.Reserved.Memory = max(n.Reserved.Milli, more.Milli), max(n.Reserved.Memory, more.Memory)
 	known := map[string]bool{}
-	for _, p := range pods {
-		if p.Ended {
-			continue
-		}
-		milli, memory := p.Requests()
-		pod := batch.Pod{
-			Kind: batch.KindOf(p.KoordPriority, p.Priority, p.KoordQoS == "BE" || p.KoordQoS == "" && p.QoS == place.BE),
-			LSE:  p.KoordQoS == "LSE", Request: batch.Amount{Milli: int64(milli), Memory: memory},
-		}
-		if used, ok := r.Pods[p.NodeUID]; ok {
-			pod.Used = &used
-		}
-		known[p.NodeUID] = true
-		n.Pods = append(n.Pods, pod)
+	for _, p := range counted(pods, r) {
+		known[p.UID] = true
+		n.Pods = append(n.Pods, p.Pod)
 	}
 	for uid, used := range r.Pods {
 		if !known[uid] {
@@ -163,6 +178,25 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 		}
 	}
 	return n, nil
+}
+
+// counted are the pods that count, by their UIDs on the node, with what they use.
+func counted(pods []*api.Pod, r *usage.Report) (all []predict.Pod) {
+	for _, p := range pods {
+		if p.Ended {
+			continue
+		}
+		milli, memory := p.Requests()
+		pod := predict.Pod{UID: p.NodeUID, Ending: p.Ending, Pod: batch.Pod{
+			Kind: batch.KindOf(p.KoordPriority, p.Priority, p.KoordQoS == "BE" || p.KoordQoS == "" && p.QoS == place.BE),
+			LSE:  p.KoordQoS == "LSE", Request: batch.Amount{Milli: int64(milli), Memory: memory},
+		}}
+		if used, ok := r.Pods[p.NodeUID]; ok {
+			pod.Used = &used
+		}
+		all = append(all, pod)
+	}
+	return all
 }
 
 // rawKey is Koordinator's annotation of a node of which it amplifies what can be requested, with

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +47,7 @@ type figure struct {
 	memory int64   // bytes
 }
 
-// New makes a meter whose answers are about the last window.
+// New makes a meter whose answers are about the last window at most.
 func New(root *kernel.Root, window time.Duration) (*Meter, error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {
@@ -85,10 +86,17 @@ func (m *Meter) Sample(now time.Time) error {
 		s.pods[uid] = f
 	}
 	m.past = append(m.past, s)
-	for len(m.past) > 2 && now.Sub(m.past[1].at) >= m.window {
-		m.past = m.past[1:]
-	}
+	m.past = m.last(m.window)
 	return nil
+}
+
+// last are the samples that a time before the last of them takes, two if there are.
+func (m *Meter) last(d time.Duration) []sample {
+	past := m.past
+	for len(past) > 2 && past[len(past)-1].at.Sub(past[1].at) >= d {
+		past = past[1:]
+	}
+	return past
 }
 
 // read reads one group. That it is gone is no figure, and no error of the others.
@@ -149,38 +157,34 @@ func (r *Report) System() batch.Amount {
 	return batch.Amount{Milli: max(s.Milli, 0), Memory: max(s.Memory, 0)}
 }
 
-// Report returns the figures of the last window; ok is false before the second sample. CPU
-// time is a rate between its ends, memory the mean of its samples. A pod that came within
-// the window has a rate since its first sample, and none at its first.
-func (m *Meter) Report() (r Report, ok bool) {
-	if len(m.past) < 2 {
+// Report returns the figures of the last time d, of the window at most; ok is false before the
+// second sample. CPU time is a rate between its ends, memory the mean of its samples. A pod that
+// came within it has a rate since its first sample, and none at its first.
+func (m *Meter) Report(d time.Duration) (r Report, ok bool) {
+	past := m.last(d)
+	if len(past) < 2 {
 		return r, false
 	}
-	first, last := &m.past[0], &m.past[len(m.past)-1]
+	first, last := &past[0], &past[len(past)-1]
 	r = Report{At: last.at, For: last.at.Sub(first.at), Pods: map[string]batch.Amount{}}
-	r.Node = m.over(0, func(s *sample) (figure, bool) { return s.node, true })
+	r.Node = over(past, func(s *sample) (figure, bool) { return s.node, true })
 	for uid := range last.pods {
-		from := 0
-		for from < len(m.past) {
-			if _, there := m.past[from].pods[uid]; there {
-				break
-			}
-			from++
-		}
-		if from < len(m.past)-1 {
-			r.Pods[uid] = m.over(from, func(s *sample) (figure, bool) { f, there := s.pods[uid]; return f, there })
+		of := func(s *sample) (figure, bool) { f, there := s.pods[uid]; return f, there }
+		from := slices.IndexFunc(past, func(s sample) bool { _, there := of(&s); return there })
+		if from < len(past)-1 {
+			r.Pods[uid] = over(past[from:], of)
 		}
 	}
 	return r, true
 }
 
-func (m *Meter) over(from int, of func(*sample) (figure, bool)) batch.Amount {
-	first, last := &m.past[from], &m.past[len(m.past)-1]
+func over(past []sample, of func(*sample) (figure, bool)) batch.Amount {
+	first, last := &past[0], &past[len(past)-1]
 	a, _ := of(first)
 	b, _ := of(last)
 	var memory, n int64
-	for i := from; i < len(m.past); i++ {
-		if f, there := of(&m.past[i]); there {
+	for i := range past {
+		if f, there := of(&past[i]); there {
 			memory += f.memory
 			n++
 		}

@@ -83,14 +83,14 @@ func TestMeter(t *testing.T) {
 		}
 	}
 	sample(0)
-	if _, ok := m.Report(); ok {
+	if _, ok := m.Report(time.Minute); ok {
 		t.Error("a rate from one sample")
 	}
 	h.host(130, 200)
 	h.pod(a, 25, 40)
 	h.pod(b, 3, 10) // new: no rate yet
 	sample(30 * time.Second)
-	r, ok := m.Report()
+	r, ok := m.Report(time.Minute)
 	want := Report{At: at.Add(30 * time.Second), For: 30 * time.Second, Node: batch.Amount{Milli: 1000, Memory: 150 << 20}, Pods: map[string]batch.Amount{podA: {Milli: 500, Memory: 30 << 20}}}
 	if diff := cmp.Diff(want, r); !ok || diff != "" {
 		t.Error(diff)
@@ -108,10 +108,17 @@ func TestMeter(t *testing.T) {
 	h.host(220, 100)
 	h.pod(b, 27, 10)
 	sample(120 * time.Second)
-	r, _ = m.Report()
+	r, _ = m.Report(time.Minute)
 	want = Report{At: at.Add(120 * time.Second), For: time.Minute, Node: batch.Amount{Milli: 1000, Memory: 100 << 20}, Pods: map[string]batch.Amount{podB: {Milli: 300, Memory: 10 << 20}}}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Error(diff)
+	}
+	// Of the window only a part.
+	h.host(226, 300)
+	h.pod(b, 39, 30)
+	sample(150 * time.Second)
+	if r, _ = m.Report(30 * time.Second); r.For != 30*time.Second || r.Pods[podB] != (batch.Amount{Milli: 400, Memory: 20 << 20}) || r.Node.Milli != 200 {
+		t.Errorf("the last half minute: %+v", r)
 	}
 	// What cannot be read is an error, and no figure.
 	h.write("proc/meminfo", "MemTotal: x kB\n")

@@ -53,7 +53,7 @@ func (f *nriFlags) open(ctx context.Context, root *kernel.Root, c *config.NodeCo
 	if in.watch, err = f.watch.open(root, in.plugin.Node(), policy, daemon.StateDir(c), c, in.cluster, log); err != nil {
 		return nil, errors.Join(err, in.plugin.Close())
 	}
-	if err := f.kube.publisher(in.cluster, root, in.plugin, policy, log); err != nil {
+	if err := f.kube.publisher(in.cluster, root, in.plugin, policy, c, log); err != nil {
 		return nil, errors.Join(err, in.watch.close(), in.plugin.Close())
 	}
 	ready.Store(true)

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
 	"github.com/spf13/pflag"
 
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
@@ -37,7 +40,7 @@ func (f *kubeFlags) add(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.topology, "topology", false, "keep this node's NodeResourceTopology current")
 	fl.StringVar(&f.featuresDir, "features-dir", "", "`directory` of node-feature-discovery to write features into")
 	fl.StringVar(&f.featuresIn, "node-features", "", "`namespace` for a NodeFeature of this node")
-	fl.StringVar(&f.batch, "batch", "", "`file` with a strategy (\"default\" for none): tell batch-cpu and batch-memory in the node's status")
+	fl.StringVar(&f.batch, "batch", "", "`file` with a strategy (\"default\" for none): tell batch and mid resources in the node's status")
 }
 
 // options checks the flags.
@@ -70,13 +73,6 @@ func (f *kubeFlags) options() error {
 	}
 	if err == nil {
 		err = f.batchStrategy.Strategy.Validate()
-	}
-	if err == nil && f.batchStrategy.Strategy.Predicted() {
-		err = &kernel.NotSupportedError{
-			Feature: "mid resources by a prediction of what prod pods will not use",
-			Reason:  "it takes histograms of their use over days, which berth-node does not keep",
-			Remedy:  "set midUnallocatedPercent or midStaticPercent, or leave mid resources to Koordinator",
-		}
 	}
 	if err != nil {
 		return fmt.Errorf("--batch: %w", err)
@@ -133,7 +129,7 @@ func (c *cluster) tell(e *nri.Event) {
 }
 
 // publisher makes what tells of the node. Plugin is whose state it is.
-func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin, policy string, log *slog.Logger) error {
+func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin, policy string, conf *config.NodeConfig, log *slog.Logger) error {
 	opt := publish.Options{
 		Client: c.client, Pods: c.pods, Policy: policy, Dir: f.featuresDir, Namespace: f.featuresIn,
 		Look: func() *doctor.Report { return doctor.Look(root.FS(), doctor.Probes{}) },
@@ -156,7 +152,7 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 		if err != nil {
 			return err
 		}
-		f.batchStrategy.Meter = meter
+		f.batchStrategy.Meter, f.batchStrategy.Learnt = meter, filepath.Join(daemon.LastingDir(conf, "prediction"), "learnt.json")
 		opt.Batch = f.batchStrategy
 	}
 	c.agent = publish.New(opt)

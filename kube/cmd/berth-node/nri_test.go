@@ -42,7 +42,7 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	mid := filepath.Join(root, "mid.yaml")
-	if err := os.WriteFile(mid, []byte("midCPUPercent: 20\n"), 0o644); err != nil {
+	if err := os.WriteFile(mid, []byte("midColdStartMinutes: -1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -62,7 +62,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"--kubeconfig", "x", "--in-cluster"}, "only one of them"},
 		{[]string{"--kubeconfig", "x", "--node-name", "A/B"}, `node "A/B"`},
 		{[]string{"--kubeconfig", "x", "--batch", bad}, "--batch"},
-		{[]string{"--kubeconfig", "x", "--batch", mid}, "--batch: mid resources by a prediction of what prod pods will not use"},
+		{[]string{"--kubeconfig", "x", "--batch", mid}, "--batch: midColdStartMinutes -1: want 0 to 10080"},
 	} {
 		_, errs, code := berthNode(t, append([]string{"nri", "--root", root}, c.args...)...)
 		if code != 2 || !strings.Contains(errs, c.want) {
@@ -134,7 +134,7 @@ func TestBatchExample(t *testing.T) {
 	t.Parallel()
 	f := kubeFlags{batch: "../../../examples/kube/batch.yaml"}
 	f.server.Kubeconfig = "x"
-	if err := f.options(); err != nil || f.batchStrategy.Strategy.CPUMost != 40 {
+	if err := f.options(); err != nil || f.batchStrategy.Strategy.CPUMost != 40 || !f.batchStrategy.Strategy.Predicts() {
 		t.Errorf("%+v, %v", f.batchStrategy, err)
 	}
 }

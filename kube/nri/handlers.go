@@ -1,0 +1,204 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+)
+
+// The handlers, in the order of a pod's life: what the runtime calls, one at a time.
+
+// Configure is told the runtime's name. It subscribes to all that the plugin handles.
+func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
+	p.tell(Event{Kind: Connected, Text: runtime + " " + version})
+	return 0, nil
+}
+
+// RunPodSandbox tells once what of a pod's words cannot be followed, and refuses the pod
+// if it, or the node, is strict.
+func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.table.box(pod)
+	r := p.words(pod, "")
+	if err := p.problems(pod, nil, &r); err != nil {
+		return fmt.Errorf("not placed: %w", err)
+	}
+	return nil
+}
+
+// UpdatePodSandbox has what is in force compared: the kubelet may have written to the
+// pod's group.
+func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxResources, *api.LinuxResources) error {
+	p.verifyIn(2 * settling)
+	return nil
+}
+
+// RemovePodSandbox forgets a pod.
+func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	p.table.enter()
+	defer p.table.leave()
+	p.endPod(ctx, pod)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.told, pod.GetId())
+	return nil
+}
+
+// CreateContainer places a container. An error refuses it, with its text.
+func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	p.table.enter()
+	defer p.table.leave()
+	p.table.add(pod, c, resources{}, true)
+	refuse := func(err error) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		p.table.drop(c.GetId())
+		p.forget(c.GetId())
+		return nil, nil, fmt.Errorf("not placed: %w", err)
+	}
+	p.table.box(pod)
+	err := p.within(ctx, func(ctx context.Context) error { return p.place(ctx, pod, c) })
+	var refused *RefusedError
+	switch {
+	case errors.Is(err, errOver):
+		p.tryLater(pod, c)
+		p.tell(about(Late, pod, c, "no decision within %s; it runs in the shared pool until there is one", p.opt.Budget))
+	case errors.As(err, &refused):
+		p.tell(about(Rejected, pod, c, "%v", refused.Err))
+		return refuse(refused.Err)
+	case err != nil:
+		p.tryLater(pod, c)
+		p.tell(about(Fallback, pod, c, "it runs in the shared pool until it can be placed: %v", err))
+	default:
+		p.initsDone(ctx, pod)
+	}
+	updates, own, err := p.table.answer(c.GetId(), p.online)
+	if err != nil {
+		_, _ = p.release(ctx, c.GetId())
+		p.tell(about(Rejected, pod, c, "%v", err))
+		return refuse(err)
+	}
+	return adjustment(own), updates, nil
+}
+
+// adjustment is what a new container is to have.
+func adjustment(own resources) *api.ContainerAdjustment {
+	adjust := &api.ContainerAdjustment{}
+	if !own.cpus.IsEmpty() {
+		adjust.SetLinuxCPUSetCPUs(own.cpus.String())
+	}
+	if !own.mems.IsEmpty() {
+		adjust.SetLinuxCPUSetMems(own.mems.String())
+	}
+	return adjust
+}
+
+// StartContainer notes that the runtime has begun to start a container: what it is told of it
+// from now on may come too late. Its control group is there, and its classes are given it
+// before its program begins. An error refuses the start.
+func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	p.table.starting(c.GetId(), p.online)
+	err := p.join(ctx, pod, c)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		p.tell(about(Rejected, pod, c, "%v", refused.Err))
+		return fmt.Errorf("not started: %w", refused.Err)
+	}
+	return nil // it is tried again once it has started
+}
+
+// PostStartContainer notes that a container has processes, and on which CPUs.
+func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	if err := p.join(ctx, pod, c); err != nil {
+		p.tell(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
+	}
+	is, _ := p.opt.Effective(groupName(c))
+	if p.table.started(c.GetId(), is) {
+		p.tryLater(pod, c) // its place was given back
+	}
+	p.verifyIn(2 * settling)
+	return nil
+}
+
+// UpdateContainer gives a container of which requests or limits change what it asks for
+// now. Whatever CPUs the update names, the container gets its own.
+func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container, res *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	p.table.enter()
+	defer p.table.leave()
+	if !p.table.has(c.GetId()) {
+		return nil, nil
+	}
+	err := p.within(ctx, func(ctx context.Context) error { return p.resize(ctx, pod, withResources(c, res)) })
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return nil, fmt.Errorf("not resized: %w", refused.Err)
+	}
+	if err != nil {
+		p.tell(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
+	}
+	p.table.untold(c.GetId()) // the update may name other CPUs: say them again
+	updates, _, err := p.table.answer("", p.online)
+	return updates, err
+}
+
+// StopContainer gives the CPUs of a container back to the others, at once.
+func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	p.table.enter()
+	defer p.table.leave()
+	known, err := p.release(ctx, c.GetId())
+	if err != nil {
+		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
+	}
+	if !known {
+		return nil, nil
+	}
+	updates, _, err := p.table.answer("", p.online)
+	if err != nil { // nothing that is lost: send tries again
+		p.tell(about(string(agent.Failed), pod, c, "%v", err))
+	}
+	return updates, nil
+}
+
+// RemoveContainer releases a container that was never stopped.
+func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	p.table.enter()
+	defer p.table.leave()
+	if _, err := p.release(ctx, c.GetId()); err != nil {
+		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
+	}
+	return nil
+}
+
+// ValidateContainerAdjustment rejects a creation in which another plugin decides about CPUs
+// or memory nodes, or about a class of a kind that the container has of Berth.
+func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
+	created := req.GetContainer().GetId()
+	ids := []string{created}
+	for _, u := range req.GetUpdate() {
+		ids = append(ids, u.GetContainerId())
+	}
+	owners, own := req.GetOwners(), p.opt.Index+"-"+p.opt.Name
+	for _, id := range ids {
+		cpus, _ := owners.CPUSetCPUsOwner(id)
+		mems, _ := owners.CPUSetMemsOwner(id)
+		for _, owner := range []string{cpus, mems} {
+			if owner != "" && owner != own {
+				return fmt.Errorf("NRI plugin %s sets CPUs or memory nodes of containers, and so does Berth: remove one of them", owner)
+			}
+		}
+	}
+	p.mu.Lock()
+	classes := p.ids[created].classes
+	p.mu.Unlock()
+	for kind, of := range map[agent.ClassKind][]func(string) (string, bool){
+		agent.CacheClass: {owners.RdtClassOwner, owners.RdtClosIDOwner, owners.RdtSchemataOwner},
+		agent.IOClass:    {owners.BlockioClassOwner},
+	} {
+		for _, ownerOf := range of {
+			if owner, _ := ownerOf(created); owner != "" && classes[kind] != "" {
+				return fmt.Errorf("NRI plugin %s gives the container a class of its own, and Berth gives it %s class %q: remove one of them", owner, kind, classes[kind])
+			}
+		}
+	}
+	return nil
+}

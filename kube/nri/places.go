@@ -1,0 +1,170 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
+)
+
+// within runs a decision for at most the budget. After errOver its result, if it ever comes,
+// changes nothing, unless it was noted in the last instant: then send makes it true.
+func (p *Plugin) within(ctx context.Context, decide func(context.Context) error) error {
+	c := &call{}
+	done := make(chan error, 1)
+	ctx = context.WithValue(context.WithoutCancel(ctx), callKey{}, c)
+	go func() { done <- decide(ctx) }()
+	timer := time.NewTimer(p.opt.Budget)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+	}
+	if c.giveUp() {
+		return errOver
+	}
+	select { // it is being written down
+	case err := <-done:
+		return err
+	case <-time.After(p.opt.Budget / 4):
+		return errOver
+	}
+}
+
+// RefusedError is why a container is not to run.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// place gives a container its place: what it asks for or, where that is not to be had
+// and no word requires it, time of the shared pool.
+func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	asked, err := p.spec(pod, c, cpuset.Set{})
+	if err != nil {
+		return err
+	}
+	var w agent.Workload
+	whole := p.waits(asked.spec.Request.ID, pod.GetUid())
+	if !whole {
+		if whole, err = p.placeWhole(ctx, pod, c, &asked); err != nil {
+			return err
+		}
+	}
+	if whole {
+		w, err = p.take(ctx, pod, c, &asked)
+	}
+	if !whole || isGone(err) {
+		w, err = p.placeSpec(ctx, pod, c, asked.spec, asked.strict)
+	}
+	if p.falls(&asked, err) {
+		p.tell(about(Fallback, pod, c, "time of the shared pool instead of CPUs of its own: %v", err))
+		w, err = p.placeSpec(ctx, pod, c, asked.shared(), asked.strict)
+	} else if err != nil && asked.required && !errors.Is(err, errOver) && !isHeld(err) {
+		return &RefusedError{err}
+	}
+	if err == nil {
+		p.name(c.GetId(), &w)
+	}
+	return err
+}
+
+func isHeld(err error) bool {
+	var held *place.HeldError
+	return errors.As(err, &held)
+}
+
+// falls reports whether a wish that was refused becomes time of the shared pool.
+func (p *Plugin) falls(a *asked, err error) bool {
+	return err != nil && !a.required && !errors.Is(err, errOver) && !isHeld(err)
+}
+
+func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	id, ok := p.workload(c.GetId())
+	if !ok {
+		return nil // it follows the shared pool
+	}
+	asked, err := p.spec(pod, c, cpuset.Set{})
+	if err != nil {
+		return err
+	}
+	asked.spec.Request.ID = id
+	held, err := p.node.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	asked.keepClasses(&held)
+	if held.Spec.Annotations[fellKey] != "" {
+		asked.spec = asked.shared()
+	}
+	if held.Spec.SameAs(&asked.spec) {
+		return nil
+	}
+	_, err = p.node.Resize(ctx, asked.spec)
+	if err != nil && asked.required && !errors.Is(err, errOver) {
+		return &RefusedError{err}
+	}
+	return err
+}
+
+// release ends a container's place, unless that is its pod's. One that cannot be released now
+// is by the next Synchronize, or Reconcile of the node.
+func (p *Plugin) release(ctx context.Context, container string) (known bool, err error) {
+	known = p.table.has(container)
+	p.table.drop(container)
+	return p.giveBack(ctx, container, known)
+}
+
+// giveBack ends the place of a container, if it has one. known is was, or that.
+func (p *Plugin) giveBack(ctx context.Context, container string, was bool) (known bool, err error) {
+	p.mu.Lock()
+	n, ok := p.ids[container]
+	delete(p.lost, container)
+	p.mu.Unlock()
+	if !ok {
+		return was, nil
+	}
+	if n.held && p.table.lives(n.pod) {
+		p.wait(n.id, n.pod)
+		p.forget(container)
+		return true, nil
+	}
+	err = p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, n.id, agent.Keep) })
+	if err == nil || isGone(err) {
+		p.forget(container)
+		return true, nil
+	}
+	return true, err
+}
+
+func (p *Plugin) workload(container string) (id string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, ok := p.ids[container]
+	return n.id, ok
+}
+
+// name notes the workload of a container.
+func (p *Plugin) name(container string, w *agent.Workload) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids[container], p.names[w.ID()] = named{id: w.ID(), pod: w.Spec.Request.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
+}
+
+func (p *Plugin) forget(container string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n, ok := p.ids[container]; ok && p.names[n.id] == container {
+		delete(p.names, n.id)
+	}
+	delete(p.ids, container)
+	p.drift.Forget(container)
+}
