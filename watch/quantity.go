@@ -36,8 +36,9 @@ const (
 	CPUTime Quantity = iota
 	CPUUser
 	CPUSystem
-	// CPUPeriods counts the enforcement periods of a group's own CPU limit,
-	// CPUThrottledPeriods those in which its quota ran out (counters).
+	// CPUPeriods counts the enforcement periods of a group's own CPU limit or, without the
+	// cpu controller of v2, of the one above it that it is under; CPUThrottledPeriods those in
+	// which the quota ran out (counters, 0 where there is no limit).
 	CPUPeriods
 	CPUThrottledPeriods
 	// CPUThrottled is the time for which the group's own limit withheld CPUs,

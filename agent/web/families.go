@@ -107,7 +107,7 @@ func figureFamilies() []figureFamily {
 	return []figureFamily{
 		{"cpu_seconds_total", "CPU time used.", watch.Whole, "", words{"": watch.CPUTime}},
 		{"cpu_mode_seconds_total", "CPU time used, by mode.", watch.Whole, "mode", words{"user": watch.CPUUser, "system": watch.CPUSystem}},
-		{"cpu_periods_total", "Enforcement periods of the workload's own CPU limit.", watch.Whole, "", words{"": watch.CPUPeriods}},
+		{"cpu_periods_total", "Enforcement periods of the CPU limit that the workload is under.", watch.Whole, "", words{"": watch.CPUPeriods}},
 		{"cpu_throttled_periods_total", "Periods in which the workload's quota ran out.", watch.Whole, "", words{"": watch.CPUThrottledPeriods}},
 		{"cpu_throttled_seconds_total", "Time for which the workload's own limit withheld CPUs, summed over CPUs.", watch.Whole, "", words{"": watch.CPUThrottled}},
 		{"cpu_throttled_any_seconds_total", "Time for which its own or an ancestor's limit withheld CPUs, summed over CPUs.", watch.Whole, "", words{"": watch.CPUThrottledAny}},

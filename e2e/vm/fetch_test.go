@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -40,6 +41,10 @@ func TestCompleteDisk(t *testing.T) {
 		{"altered image", func(image, _ string) error { return os.WriteFile(image, []byte("other"), 0o644) }, false},
 		{"missing image", func(image, _ string) error { return os.Remove(image) }, false},
 		{"missing manifest", func(_, manifest string) error { return os.Remove(manifest) }, false},
+		{"made with other options", func(image, manifest string) error {
+			sum, err := debian.SHA256(image)
+			return errors.Join(err, debian.WriteJSON(manifest, diskContent{SHA256: sum, Options: diskOptions()[1:]}))
+		}, false},
 		{"malformed manifest", func(_, manifest string) error { return os.WriteFile(manifest, []byte("{"), 0o644) }, false},
 	} {
 		dir := t.TempDir()
@@ -51,7 +56,7 @@ func TestCompleteDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := debian.WriteJSON(manifest, diskContent{SHA256: sum}); err != nil {
+		if err := debian.WriteJSON(manifest, diskContent{SHA256: sum, Options: diskOptions()}); err != nil {
 			t.Fatal(err)
 		}
 		if err := tc.damage(image, manifest); err != nil {

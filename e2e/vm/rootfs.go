@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/internal/debian"
@@ -33,9 +34,24 @@ func diskPackages() []string {
 	return []string{"systemd-sysv", "libpam-systemd", "dbus-user-session", "podman", "crun", "uidmap"}
 }
 
+// diskOptions are mmdebstrap's that decide what is on the disk.
+func diskOptions() []string {
+	options := []string{
+		"--variant=minbase", "--format=ext2", "--include=" + strings.Join(diskPackages(), ","),
+		`--aptopt=APT::Install-Recommends "false"`,
+		// podman's services only slow the boot down.
+		`--customize-hook=rm -f "$1"/etc/systemd/system/*.wants/podman*`,
+	}
+	for _, dir := range []string{"doc", "man", "locale"} {
+		options = append(options, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
+	}
+	return options
+}
+
 // diskContent is the content of diskManifest.
 type diskContent struct {
 	SHA256   string   `json:"sha256"`
+	Options  []string `json:"options"`  // diskOptions
 	Packages []string `json:"packages"` // "name version"
 }
 
@@ -48,6 +64,9 @@ func completeDisk(dir string) error {
 	var d diskContent
 	if err := json.Unmarshal(text, &d); err != nil {
 		return fmt.Errorf("read %s: %w", diskManifest, err)
+	}
+	if !slices.Equal(d.Options, diskOptions()) {
+		return fmt.Errorf("%s was made with other options", vmtest.DiskFile)
 	}
 	got, err := debian.SHA256(filepath.Join(dir, vmtest.DiskFile))
 	if err != nil {
@@ -93,16 +112,8 @@ func (f *fetcher) mmdebstrap(ctx context.Context, image string) error {
 		return err
 	}
 	first, _, _ := strings.Cut(string(sources), "\n")
-	args := []string{
-		"PATH=" + filepath.Join(f.dir, "mmdebstrap/usr/bin") + ":" + os.Getenv("PATH"),
-		"mmdebstrap", "--quiet", "--variant=minbase", "--format=ext2", "--include=" + strings.Join(diskPackages(), ","),
-		`--aptopt=APT::Install-Recommends "false"`,
-		// podman's services only slow the boot down.
-		`--customize-hook=rm -f "$1"/etc/systemd/system/*.wants/podman*`,
-	}
-	for _, dir := range []string{"doc", "man", "locale"} {
-		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
-	}
+	args := []string{"PATH=" + filepath.Join(f.dir, "mmdebstrap/usr/bin") + ":" + os.Getenv("PATH"), "mmdebstrap", "--quiet"}
+	args = append(args, diskOptions()...)
 	_, err = f.apt.Run(ctx, f.dir, "env", append(args, diskSuite, image, first)...)
 	return err
 }
@@ -123,7 +134,7 @@ func (f *fetcher) keepDisk(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	if err := debian.WriteJSON(filepath.Join(f.dir, diskManifest), diskContent{sum, parseStatus(status)}); err != nil {
+	if err := debian.WriteJSON(filepath.Join(f.dir, diskManifest), diskContent{sum, diskOptions(), parseStatus(status)}); err != nil {
 		return err
 	}
 	return os.Rename(image, filepath.Join(f.dir, vmtest.DiskFile))

@@ -186,7 +186,7 @@ func TestSignals(t *testing.T) {
 	}
 	want := map[string]bool{
 		"host: cpu time and steal": true, "host: cpu pressure": true, "host: memory pressure": false, "host: io pressure": false,
-		"group: usage": true, "group: throttling": false, "group: throttling by any limit": false, "group: memory": false,
+		"group: usage": true, "group: throttling": true, "group: throttling by any limit": false, "group: memory": false,
 		"group: memory events": false, "group: numa": false, "group: tasks": false, "group: io": false,
 		"group: cpu pressure": false, "group: memory pressure": false, "group: io pressure": false,
 		"group in focus: run delay": false, "group in focus: run queue": false,

@@ -4,6 +4,7 @@ package debian
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -162,8 +163,12 @@ func (a Apt) Download(ctx context.Context, dir string, packages []string) ([]str
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	uris, err := a.Run(ctx, dir, "apt-get", a.private(append([]string{"download", "--print-uris", "-qq"}, packages...)...)...)
+	empty, err := os.MkdirTemp(dir, "empty") // what is there already has no address
 	if err != nil {
+		return nil, err
+	}
+	uris, err := a.Run(ctx, empty, "apt-get", a.private(append([]string{"download", "--print-uris", "-qq"}, packages...)...)...)
+	if err := errors.Join(err, os.Remove(empty)); err != nil {
 		return nil, err
 	}
 	if _, err := a.Run(ctx, dir, "apt-get", a.private(append([]string{"download", "-qq"}, packages...)...)...); err != nil {

@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -76,6 +78,7 @@ type file struct {
 	dir     string
 	name    string
 	parse   parser
+	root    string // of the tree, where the file is to tell of a CPU limit; else ""
 	signals Set
 	// told is what the last reading told, used the CPU time of the group just before
 	// it, and round that in which it was last read or repeated; 0 is never.
@@ -208,6 +211,9 @@ func (r *Reader) add(signal Signal, p place) error {
 			r.files = append(r.files, file{dir: p.dir, name: name, parse: p.parserOf(name), used: math.NaN()})
 		}
 		r.files[i].signals |= SetOf(signal)
+		if p.limit {
+			r.files[i].root = p.root
+		}
 	}
 	return nil
 }
@@ -337,6 +343,9 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	if err == nil {
 		err = f.parse(text, s)
 	}
+	if err == nil && f.root != "" && !slices.ContainsFunc(s.to[from:], func(one watch.Sample) bool { return one.Quantity == watch.CPUPeriods }) {
+		err = f.limitAbove(s)
+	}
 	if f.signals&r.kept == 0 && f.round != t.round-1 {
 		err = errors.Join(err, f.shut())
 	}
@@ -352,6 +361,30 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 		}
 	}
 	f.used, f.round, f.repeats = r.used, t.round, 0
+	return nil
+}
+
+// limitAbove tells how a group without the cpu controller is throttled: by the limit of the
+// closest group above that has the controller. Where none has, there is no limit: the root of
+// a mount has it, but for the root of the host, which has no limit. So it is for all services of
+// a host with systemd while nobody has set a weight or a quota.
+func (f *file) limitAbove(s *sink) error {
+	for dir := f.dir; len(dir) > len(f.root); {
+		dir = path.Dir(dir)
+		if unix.Access(dir+"/cpu.max", unix.F_OK) != nil {
+			continue
+		}
+		text, err := os.ReadFile(dir + "/cpu.stat")
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return nil // not known, as in what may not be read
+		}
+		return limitV2(text, s)
+	}
+	s.add(watch.CPUPeriods, 0)
+	s.add(watch.CPUThrottledPeriods, 0)
 	return nil
 }
 

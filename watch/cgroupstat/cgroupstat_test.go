@@ -182,7 +182,7 @@ func TestSignalsSayWhyNot(t *testing.T) {
 		want   string
 	}{
 		{"controller off for the group", []Tree{bare}, Memory, "there is no memory.current (enable the memory controller in the parent's cgroup.subtree_control)"},
-		{"shared file, controller off", []Tree{bare}, Throttling, "there is no cpu.max (enable the cpu controller"},
+		{"controller off, which another file shows", []Tree{bare}, ThrottlingAny, "there is no cpu.max (enable the cpu controller"},
 		{"older than 6.6", []Tree{old}, ThrottlingAny, "there is no cpu.stat.local (boot a kernel 6.6 or newer)"},
 		{"no time of interrupts", []Tree{old}, IRQPressure, "CONFIG_IRQ_TIME_ACCOUNTING"},
 		{"no pressure", []Tree{bare}, CPUPressure, "cpu.pressure: not supported: there is no such file (boot a kernel 4.20"},
@@ -203,6 +203,78 @@ func TestSignalsSayWhyNot(t *testing.T) {
 				t.Errorf("read what is not there: %v, %v", got, err)
 			}
 		})
+	}
+}
+
+// A group without the cpu controller is under the limit of the closest group above that has it, at each
+// reading anew; where none has, it is under none.
+func TestLimitAbove(t *testing.T) {
+	t.Parallel()
+	const bare, limited = "usage_usec 3000000\n", "usage_usec 9000000\nnr_periods %d\nnr_throttled %d\nthrottled_usec 7000000\n"
+	tr := Tree{Version: 2, Controllers: []string{"cpu"}, Dir: t.TempDir()}
+	write := func(group, text string) {
+		t.Helper()
+		dir := filepath.Join(tr.Dir, group)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+"/cpu.stat", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text, "nr_periods") {
+			_ = os.Remove(dir + "/cpu.max") // it may not be there
+		} else if err := os.WriteFile(dir+"/cpu.max", []byte("max 100000\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, group := range []string{"", "a", "a/b", "a/b/g"} {
+		write(group, bare)
+	}
+	r, err := Open([]Tree{tr}, "a/b/g", Usage, Throttling)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Signals()[1].Err; err != nil {
+		t.Errorf("throttling is not there: %v", err)
+	}
+	root, err := Open([]Tree{tr}, "", Throttling)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	told := func(periods, throttled int) string {
+		return fmt.Sprintf("cpu_time 3\ncpu_periods %d\ncpu_throttled_periods %d\n", periods, throttled)
+	}
+	for i, step := range []struct {
+		group, text string
+		want        string
+	}{
+		{"a/b", bare, told(0, 0)},
+		{"", fmt.Sprintf(limited, 20, 5), told(20, 5)}, // the root of a container
+		{"a", fmt.Sprintf(limited, 30, 4), told(30, 4)},
+		{"a/b", fmt.Sprintf(limited, 40, 3), told(40, 3)},
+		{"a/b/g", "usage_usec 3000000\nnr_periods 1\nnr_throttled 0\n", told(1, 0)},
+		{"a/b/g", bare, told(40, 3)},
+		{"a/b", bare, told(30, 4)},
+		{"a", bare, told(20, 5)},
+		{"", bare, told(0, 0)},
+	} {
+		write(step.group, step.text)
+		got, err := r.Read(watch.Time(i+1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, show(got)); diff != "" {
+			t.Errorf("step %d, %s changed: (-want +got)\n%s", i, step.group, diff)
+		}
+	}
+	if got, err := root.Read(1, nil); err != nil || show(got) != told(0, 0) {
+		t.Errorf("the root of a host: %s, %v", show(got), err)
+	}
+	write("a", "nr_periods x\n")
+	if got, err := r.Read(99, nil); err == nil || len(got) > 0 {
+		t.Errorf("a malformed limit: %v, %v", got, err)
 	}
 }
 

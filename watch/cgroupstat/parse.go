@@ -68,6 +68,10 @@ var parsers = map[string]parser{
 	"irq.pressure":    pressure(watch.IRQFull, watch.IRQFull), // has no "some"
 }
 
+// limitV2 reads of a cpu.stat what is true of all groups that are under its limit: the time that
+// the limit withholds is not each one's.
+var limitV2 = flat(key{"nr_periods", watch.CPUPeriods, 1}, key{"nr_throttled", watch.CPUThrottledPeriods, 1})
+
 // Those of v1. Figures that begin with total_ are with the children, as on v2.
 var (
 	throttlingV1 = flat(

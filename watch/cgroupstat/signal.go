@@ -16,7 +16,7 @@ type Signal uint8
 const (
 	Usage          Signal = iota // cpu.stat; cpuacct.usage
 	Split                        // user and system time: cpu.stat; cpuacct.stat
-	Throttling                   // by the own limit: cpu.stat; the same
+	Throttling                   // by the own limit or, without the controller, the one above: cpu.stat; the own: the same
 	ThrottlingAny                // by the ancestors' limits too: cpu.stat.local; the same
 	Memory                       // memory.current; memory.usage_in_bytes
 	MemoryEvents                 // memory.events; memory.failcnt, memory.oom_control
@@ -55,11 +55,14 @@ func (s Set) signals() []Signal {
 // tree ("" is any of that version), in which files, of which all but the first
 // came with later kernels, and which file shows that the controller is enabled,
 // where the first does not. Parse reads the files; nil stands for those of their names.
+// Limit says that the signal is of a CPU limit, which a group may be under without the
+// controller (limitAbove).
 type source struct {
 	controller string
 	files      []string
 	proof      string
 	parse      parser
+	limit      bool
 }
 
 type signalInfo struct {
@@ -73,7 +76,7 @@ var signalInfos = []signalInfo{
 		source{controller: "cpuacct", files: []string{"cpuacct.usage"}}},
 	Split: {"split", source{files: []string{"cpu.stat"}},
 		source{controller: "cpuacct", files: []string{"cpuacct.stat"}}},
-	Throttling: {"throttling", source{controller: "cpu", files: []string{"cpu.stat"}, proof: "cpu.max"},
+	Throttling: {"throttling", source{controller: "cpu", files: []string{"cpu.stat"}, limit: true},
 		source{controller: "cpu", files: []string{"cpu.stat"}, parse: throttlingV1}},
 	ThrottlingAny: {"throttling by any limit", source{controller: "cpu", files: []string{"cpu.stat.local"}, proof: "cpu.max"},
 		source{controller: "cpu", files: []string{"cpu.stat.local"}}},
@@ -119,11 +122,11 @@ func (s Signal) String() string {
 
 func (s Signal) known() bool { return int(s) < len(signalInfos) }
 
-// place is a source in a directory of the group.
+// place is a source in a directory of the group, and the root of the tree that it is in.
 type place struct {
 	source
-	version int
-	dir     string
+	version   int
+	dir, root string
 }
 
 func (s *source) parserOf(file string) parser {
@@ -159,7 +162,7 @@ func (s Signal) find(trees []Tree, dirs []groupDir) (place, error) {
 		if src.proof != "" && unix.Access(dirs[i].path+"/"+src.proof, unix.F_OK) != nil {
 			return place{}, absent(s, src.proof, version)
 		}
-		return place{src, version, dirs[i].path}, nil
+		return place{src, version, dirs[i].path, trees[i].Dir}, nil
 	}
 	return place{}, s.noTree(info)
 }
