@@ -116,9 +116,9 @@ func (m *Measured) slowness() map[string]map[int]float64 {
 	return all
 }
 
-// adjusted takes off the figures what the machine's slowness makes of them, by the regression within all scenarios but
+// adjusted takes off the figures what a covariate, as the machine's slowness, makes of them, by the regression within all scenarios but
 // unisolated, which is beyond help.
-func adjusted(figures, slowness map[string]map[int]float64) map[string]map[int]float64 {
+func adjusted(figures, covariate map[string]map[int]float64) map[string]map[int]float64 {
 	center := func(of map[int]float64, f func(float64) float64) float64 {
 		var all []float64
 		for _, v := range of {
@@ -135,10 +135,10 @@ func adjusted(figures, slowness map[string]map[int]float64) map[string]map[int]f
 			}
 		}
 	}) {
-		y, x := center(figures[scenario], math.Log), center(slowness[scenario], plain)
+		y, x := center(figures[scenario], math.Log), center(covariate[scenario], plain)
 		for block := range 100 {
 			if v, ok := figures[scenario][block]; ok {
-				dx := slowness[scenario][block] - x
+				dx := covariate[scenario][block] - x
 				product, square = product+dx*min(max(math.Log(v)-y, -1.2), 1.2), square+dx*dx
 			}
 		}
@@ -147,7 +147,7 @@ func adjusted(figures, slowness map[string]map[int]float64) map[string]map[int]f
 	for scenario, values := range figures {
 		all[scenario] = map[int]float64{}
 		for block, v := range values {
-			all[scenario][block] = v * math.Exp(-product/square*slowness[scenario][block])
+			all[scenario][block] = v * math.Exp(-product/square*covariate[scenario][block])
 		}
 	}
 	return all
@@ -196,7 +196,159 @@ func drawn(random *rand.Rand, of [][]float64, blocks, single int) float64 {
 	return stats.Median(widths)
 }
 
-// TestStoredDesigns makes the table of what narrows intervals (docs/measurements/statistics-designs.md) from the stored
+// foreign is the share of the CPUs' time that others took, or the hypervisor, in each round.
+func (m *Measured) foreign() map[string]map[int]float64 {
+	all := map[string]map[int]float64{}
+	for _, d := range m.Decoded {
+		if all[d.Scenario] == nil {
+			all[d.Scenario] = map[int]float64{}
+		}
+		all[d.Scenario][d.Block] = (d.Host.Foreign + d.Host.Steal) / (d.Seconds * float64(d.Host.SharedCPUs))
+	}
+	return all
+}
+
+// together are the response times of rounds of twice the length: of two blocks that follow each other.
+func together(took map[string]map[int][]float64) map[string]map[int][]float64 {
+	all := map[string]map[int][]float64{}
+	for scenario, rounds := range took {
+		all[scenario] = map[int][]float64{}
+		for block, us := range rounds {
+			if next, ok := rounds[block+1]; ok && block%2 == 0 {
+				both := slices.Concat(us, next)
+				slices.Sort(both)
+				all[scenario][block/2] = both
+			}
+		}
+	}
+	return all
+}
+
+// promised is the half width that a design has: 1.96 standard deviations of the estimate, over draws of its blocks.
+func promised(draw func() [][]float64) float64 {
+	const draws = 48
+	var sum, squares float64
+	for range draws {
+		effect := math.Log(stats.Ratios(draw()).Interval(1 - 1e-15).Estimate) // which takes no time for an interval
+		sum, squares = sum+effect, squares+effect*effect
+	}
+	return math.Exp(1.96 * math.Sqrt((squares-sum*sum/draws)/(draws-1)))
+}
+
+// division is how the rounds after the look at 15 blocks are divided: how many of each block are of weighted, and of the
+// tenant alone. All others that go on have one.
+type division struct {
+	name            string
+	weighted, alone int
+	known           bool // what the tenant alone has is known, at no cost
+}
+
+func divisions() []division {
+	return []division{
+		{"as it is: one of weighted, two alone", 1, 2, false},
+		{"one of weighted, one alone", 1, 1, false},
+		{"two of weighted, one alone", 2, 1, false},
+		{"three of weighted, one alone", 3, 1, false},
+		{"as it is, if alone were known exactly", 1, 2, true},
+	}
+}
+
+// drawn are blocks of a scenario, drawn from those that were measured. A second round of the scenario in a block is that of
+// the block that follows there; both have the block's references.
+func (d division) drawn(random *rand.Rand, of [][]float64, scenario string, blocks, going int) [][]float64 {
+	const look = 15
+	one := func(own, alone int) (rows [][]float64) {
+		at := random.IntN(len(of))
+		references := of[at][1:min(len(of[at]), 1+alone)]
+		if d.known {
+			references = []float64{1}
+		}
+		for k := range own {
+			rows = append(rows, append([]float64{of[(at+k)%len(of)][0]}, references...))
+		}
+		return rows
+	}
+	var rows [][]float64
+	for range min(blocks, look) {
+		rows = append(rows, one(1, 2)...)
+	}
+	own := 1
+	if scenario == "weighted" {
+		own = d.weighted
+	}
+	for range max(0, blocks-look) * going / (going + d.weighted + d.alone - 3) {
+		rows = append(rows, one(own, d.alone)...)
+	}
+	return rows
+}
+
+// TestStoredDivisions makes the table of how the time after the look is best divided (docs/measurements/statistics-time.md)
+// from the stored default runs of two machines: medians of the half widths of idle and weighted against alone.
+func TestStoredDivisions(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("simulation in short mode")
+	}
+	widths := map[string][]float64{}
+	for series, results := range map[string]string{"A": "default-runs-awake/[ab]", "B": "default-runs-look/c"} {
+		names, err := filepath.Glob("../docs/measurements/results/" + results + "*.json.gz")
+		if err != nil || len(names) == 0 {
+			t.Fatal(err, "no results")
+		}
+		for i, name := range names {
+			r, err := ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := Measure(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := m.figures.took()
+			short, long := each(took, perRound()["p99"]), each(together(took), perRound()["p99"])
+			dropped, n := m.played(t, 15)
+			random := rand.New(rand.NewPCG(2, uint64(i)))
+			for _, scenario := range []string{"idle", "weighted"} {
+				note := func(design string, w float64) {
+					widths[design+series+scenario] = append(widths[design+series+scenario], w)
+				}
+				of, own := rows(short, scenario), n
+				if slices.Contains(dropped, scenario) {
+					own = 15
+				}
+				for _, d := range divisions() {
+					note(d.name, promised(func() [][]float64 { return d.drawn(random, of, scenario, own, 7-len(dropped)) }))
+				}
+				of = rows(long, scenario)
+				note(longer, promised(func() [][]float64 { return divisions()[0].drawn(random, of, scenario, own*130/115/2, 7) }))
+			}
+		}
+	}
+	table := ""
+	row := func(design string) {
+		table += "| " + design + " |"
+		for _, of := range []string{"Aidle", "Aweighted", "Bidle", "Bweighted"} {
+			table += fmt.Sprintf(" ×/÷ %.2f |", stats.Median(widths[design+of]))
+		}
+		table += "\n"
+	}
+	for _, d := range divisions() {
+		row(d.name)
+	}
+	row(longer)
+	page, err := os.ReadFile("../docs/measurements/statistics-time.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), table) {
+		t.Errorf("statistics-time.md lacks:\n%s", table)
+	}
+}
+
+// longer names a design: fewer rounds, with less time between them.
+const longer = "as it is, rounds of 1 s"
+
+// TestStoredDesigns makes the table of what narrows intervals (docs/measurements/statistics-time.md) from the stored
 // default runs: the medians of the half widths of idle and weighted against alone.
 func TestStoredDesigns(t *testing.T) {
 	t.Parallel()
@@ -232,6 +384,7 @@ func TestStoredDesigns(t *testing.T) {
 		}
 		by["p99 of all requests, none cut"] = each(m.all.took(), perRound()["p99"])
 		by["p99, less what the machine's speed explains"] = adjusted(by["p99"], m.slowness())
+		by["p99, less what others' CPU time explains"] = adjusted(by["p99"], m.foreign())
 		for design, figures := range by {
 			for _, scenario := range []string{"idle", "weighted"} {
 				note(design, scenario, width(rows(figures, scenario)))
@@ -259,7 +412,7 @@ func TestStoredDesigns(t *testing.T) {
 	table := ""
 	for _, design := range []string{
 		"p99", "p99 of all requests, none cut", "p99 of Harrell and Davis", "geometric mean of the longest 2 %", "geometric mean of the longest 5 %", "p95",
-		"p99, less what the machine's speed explains",
+		"p99, less what the machine's speed explains", "p99, less what others' CPU time explains",
 	} {
 		table += fmt.Sprintf("| %s | as they were | ×/÷ %.2f | ×/÷ %.2f |\n", design, stats.Median(widths[design]["idle"]), stats.Median(widths[design]["weighted"]))
 	}
@@ -269,11 +422,11 @@ func TestStoredDesigns(t *testing.T) {
 			look, float64(gone[look])/float64(len(names)), stats.Median(blocks[look]), stats.Median(w["idle"]), stats.Median(w["weighted"]))
 	}
 	table += fmt.Sprintf("| p99, %s | | ×/÷ %.2f | ×/÷ %.2f |\n", single, stats.Median(widths[single]["idle"]), stats.Median(widths[single]["weighted"]))
-	page, err := os.ReadFile("../docs/measurements/statistics-designs.md")
+	page, err := os.ReadFile("../docs/measurements/statistics-time.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(page), table) {
-		t.Errorf("statistics-designs.md lacks:\n%s", table)
+		t.Errorf("statistics-time.md lacks:\n%s", table)
 	}
 }

@@ -60,10 +60,28 @@ func TestStoredResults(t *testing.T) {
 	golden(t, "lab", "guard-analysis.json", analysis.String()+"\n")
 }
 
-// The tables that are published are those of the results that are stored.
+// quotes are what a page shows of what berth lab answers, piece by piece between ellipses.
+func quotes(page string) (pieces []string) {
+	for block := range strings.SplitSeq(page, "\n\n") {
+		command, answer, _ := strings.Cut(block, "\n")
+		if !strings.HasPrefix(command, "    $ berth lab") || strings.Contains(command, " probe ") { // which stores nothing
+			continue
+		}
+		answer = strings.ReplaceAll("\n"+answer+"\n", "\n    ", "\n")
+		for piece := range strings.SplitSeq(answer, "\n…\n") {
+			if piece = strings.Trim(piece, "\n"); piece != "" {
+				pieces = append(pieces, piece)
+			}
+		}
+	}
+	return pieces
+}
+
+// The tables and answers that are published are those of the results that are stored.
 func TestPublishedTables(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs/"
+	outputs := map[string]string{} // by page
 	for result, at := range map[string]struct{ page, head string }{
 		"io.json.gz": {"experiments/resources.md", "scenario"}, "memory.json.gz": {"experiments/resources.md", "scenario"},
 		"net.json.gz":        {"experiments/net.md", "scenario"},
@@ -85,11 +103,27 @@ func TestPublishedTables(t *testing.T) {
 		if code != exitOK {
 			t.Fatalf("%s: exit %d, %s", result, code, errs)
 		}
+		outputs[at.page] += out
 		_, table, _ := strings.Cut(out, "\n"+at.head+" ")
 		table, _, _ = strings.Cut(at.head+" "+table, "\n\n")
 		indented := "    " + strings.ReplaceAll(table, "\n", "\n    ")
 		if len(table) < 200 || !strings.Contains(string(text), indented) {
 			t.Errorf("%s lacks the table of %s:\n%s", at.page, result, indented)
 		}
+	}
+	answers := 0
+	for page, out := range outputs {
+		text, err := os.ReadFile(docs + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, quote := range quotes(string(text)) {
+			if answers++; !strings.Contains(out, quote) {
+				t.Errorf("no stored result of %s answers:\n%s", page, quote)
+			}
+		}
+	}
+	if answers < 8 {
+		t.Errorf("%d answers are quoted, want 8 or more", answers)
 	}
 }

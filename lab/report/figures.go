@@ -119,7 +119,7 @@ func (c canvas) ratios() Plot {
 		p := Point{Y: y, Radius: 5}
 		switch {
 		case row.Ratio != nil && row.Ratio.Estimate > 0:
-			p.X, p.XLow, p.XHigh, p.Bound = row.Ratio.Estimate, row.Ratio.Low, row.Ratio.High, ratioBound(c.analysis, row)
+			p.X, p.XLow, p.XHigh, p.Bound = row.Ratio.Estimate, row.Ratio.Low, row.Ratio.High, ratioBound(c.analysis, row, 99)
 		case row.Scenario == lab.Baseline:
 			p.X, p.XLow, p.XHigh = 1, 1, 1
 		default:
@@ -172,7 +172,7 @@ func (c canvas) tradeoff(rows []lab.Row) Plot {
 	least, most := 100.0, 100.0
 	for _, row := range rows {
 		work, says, name := *row.WorkShare*100, ratioWords(c.analysis, row), row.Scenario
-		bound := ratioBound(c.analysis, row)
+		bound := ratioBound(c.analysis, row, 99)
 		label := clip(name, 12)
 		if bound {
 			label += " (≥)"

@@ -27,6 +27,9 @@ func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 	} else {
 		s.Add(Block{Table: scenarioTable(m, a, looks)}, Block{Heading: "What it took, and how well it was measured", Table: costTable(a)})
 	}
+	if t := otherFigures(a); t.rows() > 0 {
+		s.Add(Block{Heading: "The other figures, against the tenant alone", Table: t, Terminal: true})
+	}
 	for _, text := range a.Reading {
 		s.Add(Block{Text: text})
 	}
@@ -42,15 +45,12 @@ func Isolation(m *lab.Measured, a *lab.Analysis) *Sheet {
 // headline is the answer in a line; "" if there is none.
 func headline(a *lab.Analysis) string {
 	p99 := func(scenario string) string {
-		i := slices.IndexFunc(a.Rows, func(row lab.Row) bool { return row.Scenario == scenario })
-		if i < 0 {
-			return ""
-		}
-		q, ok := quantileOf(a.Rows[i], 99)
+		row := rowOf(a, scenario)
+		q, ok := quantileOf(row, 99)
 		if !ok {
 			return ""
 		}
-		return a.Rows[i].Bounded(q) + latency(q.Estimate)
+		return row.Bounded(q) + latency(q.Estimate)
 	}
 	alone, nothing, best := p99(lab.Baseline), p99(lab.Unisolated), p99(a.Recommended)
 	switch {
@@ -62,6 +62,15 @@ func headline(a *lab.Analysis) string {
 		return fmt.Sprintf("p99 beside the neighbour is %s, alone %s; no strategy is shown to help", nothing, alone)
 	}
 	return fmt.Sprintf("p99 beside the neighbour is %s, alone %s; with %s %s", nothing, alone, a.Recommended, best)
+}
+
+// rowOf is a scenario's row; without one it is empty.
+func rowOf(a *lab.Analysis, scenario string) lab.Row {
+	i := slices.IndexFunc(a.Rows, func(row lab.Row) bool { return row.Scenario == scenario })
+	if i < 0 {
+		return lab.Row{}
+	}
+	return a.Rows[i]
 }
 
 // whyLeftOut says why rounds of a scenario do not count: each reason once, with its number
@@ -237,7 +246,7 @@ func ratioText(a *lab.Analysis, row lab.Row) string {
 	switch {
 	case row.Ratio == nil || row.Ratio.Estimate <= 0:
 		return absent
-	case ratioBound(a, row):
+	case ratioBound(a, row, 99):
 		return "≥" + times(*row.Ratio)
 	case row.Verdict == stats.Inconclusive || a.BaselineBound():
 		return "~" + times(*row.Ratio)
@@ -245,10 +254,10 @@ func ratioText(a *lab.Analysis, row lab.Row) string {
 	return times(*row.Ratio)
 }
 
-// ratioBound says whether the row's ratio is a lower bound.
-func ratioBound(a *lab.Analysis, row lab.Row) bool {
-	q, _ := quantileOf(row, 99)
-	return row.LowerBound() && q.AtMost == "" && !a.BaselineBound()
+// ratioBound says whether the row's ratio of a percentile is a lower bound.
+func ratioBound(a *lab.Analysis, row lab.Row, p float64) bool {
+	q, _ := quantileOf(row, p)
+	return (row.Saturated || row.Bound && p == 99) && q.AtMost == "" && !a.BaselineBound()
 }
 
 func moodOf(v stats.Verdict) Mood {
@@ -277,6 +286,52 @@ func nothingText(a *lab.Analysis, row lab.Row) string {
 		return "~" + times(better)
 	}
 	return times(better)
+}
+
+// otherFigures are those beside the p99, by which people decide: each with a mark for its verdict.
+func otherFigures(a *lab.Analysis) *Table {
+	t := &Table{Legend: "p50, p95: relative to those of the tenant alone, in the typical block; slow: the share of requests beyond the p99 of the typical round of the tenant alone, less its own; " +
+		"▲ worse than alone, ▼ better, = as good, ~ not decided; ≥ lower bound. Against no isolation, and each against each: in the JSON form and on the page."}
+	names := Column{Head: "scenario", Left: true}
+	columns := []Column{{Head: "p50", Unit: "×"}, {Head: "p95", Unit: "×"}, {Head: "slow", Unit: "points"}}
+	for _, c := range a.Comparisons {
+		if c.Against != lab.Baseline {
+			continue
+		}
+		names.Add(shownName(c.Scenario))
+		for i := range columns {
+			cell := Cell{Text: absent}
+			if f, ok := c.Figure(columns[i].Head); ok {
+				cell = markedFigure(a, rowOf(a, c.Scenario), f)
+			}
+			columns[i].Cells = append(columns[i].Cells, cell)
+		}
+	}
+	t.Columns = []Column{names}
+	for i, c := range columns {
+		c = c.split(i + 1)
+		if slices.ContainsFunc(c.Cells, func(cell Cell) bool { return cell.Below != "" }) {
+			c.Unit += " [95 %]"
+		}
+		t.Columns = append(t.Columns, c)
+	}
+	return t
+}
+
+// markedFigure is a difference from the tenant alone with its interval, behind the mark of its verdict.
+func markedFigure(a *lab.Analysis, row lab.Row, f lab.Figure) Cell {
+	text, p := times(f.Interval), map[string]float64{"p50": 50, "p95": 95}[f.Quantity]
+	if p == 0 {
+		text, p = differenceText(f.Quantity, f.Interval), 99
+	}
+	if ratioBound(a, row, p) {
+		text = "≥" + text
+	}
+	if row.Scenario == lab.BaselineAgain && f.Verdict == stats.Inconclusive {
+		return Cell{Text: text} // as it should be
+	}
+	mark := map[stats.Verdict]string{stats.Worse: "▲", stats.Better: "▼", stats.Equivalent: "=", stats.Inconclusive: "~"}[f.Verdict]
+	return Cell{Text: mark + text, Mood: moodOf(f.Verdict)}
 }
 
 // split has each cell's interval below it, or on a terminal beside it where that fits, in the

@@ -54,7 +54,7 @@ type Block struct {
 	Heading string
 	Text    string // a paragraph
 	Lines   string // text as it is
-	// Terminal says that the page has the same as a plot.
+	// Terminal says that the page has the same as a plot, or in a larger table.
 	Terminal bool
 	Facts    []Fact
 	Table    *Table

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/stats"
 )
 
 var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
@@ -153,5 +154,35 @@ func TestTextOfALink(t *testing.T) {
 	}
 	if text := shown(func(*lab.Result) {}); regexp.MustCompile(column).MatchString(text) || strings.Contains(text, "veth") {
 		t.Errorf("without a link:\n%s", text)
+	}
+}
+
+// TestMarkedFigure: each verdict has its mark, a lower bound shows as one, and the tenant alone has a mark only where it
+// differs from itself.
+func TestMarkedFigure(t *testing.T) {
+	t.Parallel()
+	a := &lab.Analysis{}
+	f := func(quantity string, v stats.Verdict) lab.Figure {
+		return lab.Figure{Quantity: quantity, Verdict: v, Interval: stats.Interval{Estimate: 0.5, Low: 0.25, High: 0.75, Confidence: 0.95}}
+	}
+	bound, again := lab.Row{Scenario: "idle", Bound: true}, lab.Row{Scenario: lab.BaselineAgain}
+	for _, tc := range []struct {
+		row  lab.Row
+		f    lab.Figure
+		want Cell
+	}{
+		{lab.Row{}, f("p50", stats.Worse), Cell{Text: "▲0.50 [0.25, 0.75]", Mood: Bad}},
+		{lab.Row{}, f("p95", stats.Better), Cell{Text: "▼0.50 [0.25, 0.75]", Mood: Good}},
+		{lab.Row{}, f("p50", stats.Equivalent), Cell{Text: "=0.50 [0.25, 0.75]", Mood: Good}},
+		{lab.Row{}, f("slow", stats.Inconclusive), Cell{Text: "~+50.00 [+25.00, +75.00]", Mood: Unsure}},
+		{bound, f("slow", stats.Worse), Cell{Text: "▲≥+50.00 [+25.00, +75.00]", Mood: Bad}},
+		{bound, f("p95", stats.Worse), Cell{Text: "▲0.50 [0.25, 0.75]", Mood: Bad}}, // its p99 is the bound
+		{lab.Row{Saturated: true}, f("p50", stats.Worse), Cell{Text: "▲≥0.50 [0.25, 0.75]", Mood: Bad}},
+		{again, f("p50", stats.Inconclusive), Cell{Text: "0.50 [0.25, 0.75]"}},
+		{again, f("p50", stats.Worse), Cell{Text: "▲0.50 [0.25, 0.75]", Mood: Bad}},
+	} {
+		if got := markedFigure(a, tc.row, tc.f); got != tc.want {
+			t.Errorf("%+v, %s %s: %+v, want %+v", tc.row, tc.f.Quantity, tc.f.Verdict, got, tc.want)
+		}
 	}
 }
