@@ -101,6 +101,18 @@ func TestNotableSuspect(t *testing.T) {
 	}
 }
 
+// A group that has the CPU for hardly longer than usual, as that varies, is not named.
+func TestSuspectAsUsual(t *testing.T) {
+	t.Parallel()
+	for deviation, named := range map[float64]string{0: "mail", 0.9: "mail", 1.1: ""} { // it has 3 more than usual
+		w := queuing(t, map[string]float64{"web": 0.2, "mail": 1}, map[string]float64{"web": 0.2, "mail": 4}).byGroup["web"]
+		w.find(watch.QueuedBy, watch.Part{}, "mail").usual.Variance = deviation * deviation
+		if c := w.queuedMost(); c.name != named {
+			t.Errorf("deviation %g: %+v, want %q", deviation, c, named)
+		}
+	}
+}
+
 // A group is named though others have more of the wait: processes in no group, or a second group. It
 // has to make the workload wait by itself.
 func TestGroupBesideOthers(t *testing.T) {

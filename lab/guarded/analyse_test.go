@@ -286,19 +286,7 @@ func TestText(t *testing.T) {
 	if err := report.Text(&got, Sheet(r, a), report.Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "text.golden")
-	if *update {
-		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	golden(t, "text.golden", got.Bytes())
 }
 
 // What is stored comes to the same when it is read again.
@@ -398,19 +386,7 @@ func TestPage(t *testing.T) {
 	if err := report.HTML(&got, Sheet(r, a)); err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "page.html")
-	if *update {
-		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	golden(t, "page.html", got.Bytes())
 	page := got.String()
 	if !strings.Contains(page, "<h1>The guard named what was wrong in 3 of 3 runs, and never acted against a bystander</h1>") {
 		t.Error("the headline is not the answer")

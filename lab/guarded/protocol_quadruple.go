@@ -260,18 +260,21 @@ func (a *ProtocolAnalysis) adjust(covariates []string) {
 			}
 		}
 	}
-	n := min(len(covariates), len(y)/2/placebosEach)
-	if n == 0 {
-		return
+	if n := min(len(covariates), len(y)/2/placebosEach); n > 0 {
+		a.adjustBy(y, x, covariates[:n])
 	}
+}
+
+// adjustBy has contrasts of which nothing is known but that nobody acted say what covariates do: log
+// ratios, and by how much the covariates differ.
+func (a *ProtocolAnalysis) adjustBy(y []float64, x [][]float64, covariates []string) {
 	for i := range x {
-		x[i] = x[i][:n]
+		x[i] = x[i][:len(covariates)]
 	}
-	a.Coefficients = stats.Regress(y, x)
-	if a.Coefficients == nil {
+	if a.Coefficients = stats.Regress(y, x); a.Coefficients == nil {
 		return
 	}
-	a.Adjusted = covariates[:n]
+	a.Adjusted = covariates
 	for i := range a.Quadruplets {
 		q := &a.Quadruplets[i]
 		off := 0.0
