@@ -38,7 +38,7 @@ type Machine struct {
 	// lowest is half of it.
 	MaxKHz []int `json:"maxKHz,omitempty"`
 	// Disk is a virtio disk that holds nothing; nil is none.
-	Disk *Disk `json:"disk,omitempty"`
+	Disk *SlowDisk `json:"disk,omitempty"`
 	// MiB is the memory of a machine without Nodes; 0 is 384.
 	MiB int `json:"mib,omitempty"`
 	// VirtualTime makes the guest's clock count instructions, so that time
@@ -58,8 +58,8 @@ type Node struct {
 	MiB int `json:"mib,omitempty"`
 }
 
-// Disk is a disk in the host's memory, as slow as it is to be.
-type Disk struct {
+// SlowDisk is a disk in the host's memory, as slow as it is to be.
+type SlowDisk struct {
 	MiB int `json:"mib"`
 	// IOPS is how many operations it does per second of the host's time, Depth how many of them
 	// it has at a time, a power of two from 4 on.
