@@ -137,6 +137,8 @@ type Node struct {
 	lacked   int // how often somebody went without what a class has
 	// unwritten are the settings (see setting) that the kernel refused since the last comparison began.
 	unwritten map[string]bool
+	// refused are the limits that the kernel refused, and when each is tried again.
+	refused refusals
 	// changedPriorities are I/O priorities that others have changed since the last comparison.
 	changedPriorities []Repair
 	power             *power.Host
@@ -207,6 +209,7 @@ func (n *Node) fill() (err error) {
 		o.Events = func(Event) {}
 	}
 	n.asked, n.uid, n.opened = *o, os.Geteuid(), o.Now()
+	n.refused.now = n.sinceOpened
 	n.drift.Rule = desired.Rule{Limit: o.Rewrites, Window: int64(o.Window)}
 	return nil
 }

@@ -93,7 +93,7 @@ func (n *Node) openEnforcer() (Enforcer, Site, error) {
 	if n.opt.Enforcer != nil {
 		e, site, err := n.opt.Enforcer(n.root)
 		if site.Around != nil {
-			site.Around.g.io, site.Around.g.without = n.ioClass, n.withoutLimit
+			site.Around.g.io, site.Around.g.without, site.Around.g.refused = n.ioClass, n.withoutLimit, &n.refused
 		}
 		return e, site, err
 	}
@@ -114,7 +114,7 @@ func (n *Node) openEnforcer() (Enforcer, Site, error) {
 	if err != nil {
 		return nil, Site{}, err
 	}
-	g.confine, g.protect, g.io, g.without = n.opt.Confine, n.opt.Protected, n.ioClass, n.withoutLimit
+	g.confine, g.protect, g.io, g.without, g.refused = n.opt.Confine, n.opt.Protected, n.ioClass, n.withoutLimit, &n.refused
 	return g, g.site(), nil
 }
 

@@ -33,6 +33,8 @@ type groups struct {
 	io func(*Spec) (ioClass, error)
 	// without is told who goes without a limit, and why.
 	without func(id string, err error)
+	// refused are the limits that the kernel refused; nil remembers none.
+	refused *refusals
 	within  cpuset.Set // the CPUs of what is confined; empty is all that nobody owns
 	// idles are, of an Enforcer that has made some idle, the directories of groups that it did
 	// not make and that are to be so still.

@@ -114,6 +114,7 @@ func (g *groups) limit(c *Transition, id string) (undo func() error, err error) 
 	plan, err := g.ownLimits(c, id)
 	for err == nil && len(plan) > 0 {
 		if undo, err = kernel.Apply(g.root, plan, c.Log); err == nil {
+			g.refused.written(plan)
 			return undo, nil
 		}
 		refused := onlyRefused(err)
@@ -124,6 +125,7 @@ func (g *groups) limit(c *Transition, id string) (undo func() error, err error) 
 		case !c.asks(id):
 			if left := leaveOut(plan, refused.Step); len(left) < len(plan) {
 				g.without(id, err)
+				g.refused.failed(refused.Step)
 				plan, err = left, nil
 			}
 		}
@@ -155,7 +157,7 @@ func onlyRefused(err error) *kernel.StepError {
 
 // leaveOut returns a plan without a step, and without what prepares it.
 func leaveOut(plan kernel.Plan, step kernel.Step) kernel.Plan {
-	return slices.DeleteFunc(plan, func(s kernel.Step) bool {
+	return slices.DeleteFunc(slices.Clone(plan), func(s kernel.Step) bool {
 		return s.Path == step.Path && s.Value == step.Value || slices.Contains(step.Disturbs, s.Path)
 	})
 }
@@ -183,6 +185,13 @@ func (g *groups) ownLimits(c *Transition, id string) (kernel.Plan, error) {
 	case !c.asks(id):
 		g.without(id, err)
 		return nil, nil
+	}
+	if !c.asks(id) {
+		for _, s := range plan {
+			if g.refused.wait(s) {
+				plan = leaveOut(plan, s)
+			}
+		}
 	}
 	return plan, err
 }

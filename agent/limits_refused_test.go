@@ -110,12 +110,65 @@ func TestLimitRefusedToOne(t *testing.T) {
 					t.Errorf("who asks: %v", err)
 				}
 				refuses = ""
+				h.now = h.now.Add(lastTry)
 				if _, err := n.Reconcile(ctx); err != nil {
 					t.Error(err)
 				}
 				is("willing again")
 			})
 		}
+	}
+}
+
+// A limit that the kernel keeps refusing is written ever more rarely, and at once by who asks.
+func TestRefusedLimitWaits(t *testing.T) {
+	t.Parallel()
+	h, ctx := newHost(t, layouts()["v2"]), context.Background()
+	one := spec("one", place.LS, 0, 9000100)
+	one.Limits.MemoryMax = 1 << 30
+	n := h.open()
+	file := h.place(n, one).Dirs[0] + "/memory.max"
+	tries, refuses := 0, true
+	h.files = unwilling{h.k, func(name string) bool {
+		if name == file {
+			tries++
+		}
+		return refuses && name == file
+	}}
+	if err := errors.Join(n.Close(), h.k.WriteFile(file, "8192")); err != nil {
+		t.Fatal(err)
+	}
+	n = h.open()
+	compare := func(times int) {
+		t.Helper()
+		for range times {
+			h.now = h.now.Add(firstTry)
+			if repairs, err := n.Reconcile(ctx); err != nil || refuses && len(repairs) > 0 {
+				t.Fatalf("repairs %v, %v", repairs, err)
+			}
+		}
+	}
+	tries = 0
+	compare(20)
+	if want := 5; tries != want { // after 30, 60, 120, 240 and 480 s
+		t.Errorf("written %d times in 600 s, want %d", tries, want)
+	}
+	one.Limits.MemoryMax = 1 << 29
+	var refused *kernel.StepError
+	for range 2 {
+		tries = 0
+		if _, err := n.Resize(ctx, slowOf(one)); !errors.As(err, &refused) || tries != 1 {
+			t.Errorf("who asks: written %d times, %v", tries, err)
+		}
+	}
+	refuses = false
+	compare(1)
+	if got := h.file(file); got != "8192" {
+		t.Errorf("before it is due: %q", got)
+	}
+	compare(20)
+	if got, want := h.file(file), "1073741824"; got != want {
+		t.Errorf("willing: %q, want %q", got, want)
 	}
 }
 
@@ -178,7 +231,7 @@ func TestLineRefused(t *testing.T) {
 	w := h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "slow"))
 	file := w.Dirs[0] + "/io.max"
 	for line, repaired := range map[string]string{"8:0 ": "254:0 ", "254:0 ": "8:0 "} {
-		refused = line
+		refused, h.now = line, h.now.Add(lastTry)
 		if err := errors.Join(h.k.WriteFile(file, "254:0 rbps=5"), h.k.WriteFile(file, "8:0 rbps=5")); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 )
 
@@ -160,8 +161,10 @@ func setting(s kernel.Step) string {
 // foundChanged counts that somebody else has changed a file, and reports whether it is
 // theirs from now on.
 func (n *Node) foundChanged(path string) (count int, yielded bool) {
-	return n.drift.Found(path, int64(n.opt.Now().Sub(n.opened)))
+	return n.drift.Found(path, n.sinceOpened())
 }
+
+func (n *Node) sinceOpened() desired.Instant { return desired.Instant(n.opt.Now().Sub(n.opened)) }
 
 // yieldedUnder returns the files in some directories that are somebody else's, sorted.
 func (n *Node) yieldedUnder(dirs []string) []string {

@@ -5,7 +5,7 @@ import (
 	"berth.dev/berth/internal/vmtest"
 )
 
-// withDisk is the machine that has a disk, which holds nothing.
+// withDisk is the machine that has disks, which hold nothing.
 const withDisk = "2s4n"
 
 // withNet is the machine whose kernel has what divides a link.
@@ -29,6 +29,7 @@ func machines() []vmtest.Machine {
 		{
 			Name:    withDisk,
 			Sockets: 2, Dies: 2, Cores: 4, Threads: 2,
+			Disk:  &vmtest.SlowDisk{MiB: 64, IOPS: 200, Depth: 8},
 			Nodes: evenNodes(4, 8),
 			Distances: [][]int{
 				{10, 12, 32, 32},

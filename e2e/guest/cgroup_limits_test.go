@@ -62,7 +62,7 @@ func TestLimits(t *testing.T) {
 	for field := range reflect.TypeFor[cgroup.Limits]().Fields() {
 		unset[field.Name] = true
 	}
-	for name, tt := range limitCases(blockDevice(t)) {
+	for name, tt := range limitCases(blockDevice(t, nullDisk)) {
 		value := reflect.ValueOf(tt.limits)
 		maps.DeleteFunc(unset, func(field string, _ bool) bool { return !value.FieldByName(field).IsZero() })
 		before, err := g.Knobs()
@@ -97,9 +97,9 @@ func TestIOMax(t *testing.T) {
 	tr := openTree(t)
 	g := tr.group(t, "io-max")
 	const rate = 1 << 20
-	tr.set(t, g, cgroup.Limits{IOMax: []cgroup.IOMax{{Device: blockDevice(t), WriteBPS: rate}}})
+	tr.set(t, g, cgroup.Limits{IOMax: []cgroup.IOMax{{Device: blockDevice(t, nullDisk), WriteBPS: rate}}})
 	tr.attach(t, g, os.Getpid())
-	took := writeDisk(t, 2*rate)
+	took := writeDisk(t, nullDisk, 2*rate)
 	// A slow host makes it longer, never shorter.
 	if took < 1900*time.Millisecond {
 		t.Errorf("%d bytes at %d bytes/s took %v", 2*rate, rate, took)
@@ -112,10 +112,10 @@ func TestIOMax(t *testing.T) {
 // diskBlock is what writeDisk writes at once, in bytes.
 const diskBlock = 64 << 10
 
-// writeDisk writes to the disk past the page cache.
-func writeDisk(t *testing.T, bytes int) time.Duration {
+// writeDisk writes to a disk past the page cache.
+func writeDisk(t *testing.T, disk string, bytes int) time.Duration {
 	t.Helper()
-	fd, err := unix.Open("/dev/nullb0", unix.O_WRONLY|unix.O_DIRECT, 0)
+	fd, err := unix.Open("/dev/"+disk, unix.O_WRONLY|unix.O_DIRECT, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,9 +156,9 @@ func TestGroupIO(t *testing.T) {
 	g := tr.group(t, "io")
 	plan, err := g.Attach(os.Getpid())
 	tr.apply(t, plan, err)
-	writeDisk(t, 4*diskBlock)
+	writeDisk(t, nullDisk, 4*diskBlock)
 	var major, minor int
-	if _, err := fmt.Sscanf(blockDevice(t), "%d:%d", &major, &minor); err != nil {
+	if _, err := fmt.Sscanf(blockDevice(t, nullDisk), "%d:%d", &major, &minor); err != nil {
 		t.Fatal(err)
 	}
 	device := watch.Part{Kind: watch.Device, ID: watch.DeviceID(major, minor)}

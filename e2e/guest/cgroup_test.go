@@ -129,10 +129,16 @@ func allowed(t *testing.T, pid int) cpuset.Set {
 	return cpuset.Set{}
 }
 
-// blockDevice returns the number of a disk that holds nothing.
-func blockDevice(t *testing.T) string {
+// The disks of 2s4n: one of null_blk, as fast as the guest, and the virtio disk.
+const (
+	nullDisk   = "nullb0"
+	virtioDisk = "vda"
+)
+
+// blockDevice returns the number of a disk.
+func blockDevice(t *testing.T, disk string) string {
 	t.Helper()
-	number, err := os.ReadFile("/sys/block/nullb0/dev")
+	number, err := os.ReadFile("/sys/block/" + disk + "/dev")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,6 +192,7 @@ func childWork() map[string]func(*testing.T) {
 			time.Sleep(math.MaxInt64)
 		},
 		"read a disk":    func(t *testing.T) { t.Fatal(readDisk(ready)) },
+		"read at random": func(t *testing.T) { t.Fatal(readAtRandom(ready)) },
 		"serve requests": serveRequests,
 		"use delegation": useDelegation,
 		"change a node":  changeNode,

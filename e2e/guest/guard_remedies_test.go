@@ -232,7 +232,7 @@ func TestGuardMemoryHigh(t *testing.T) {
 // cacheDisk reads 96 MiB of a disk through the page cache, which has them as long as
 // somebody has the disk open, unless the kernel wants some of the memory back.
 func cacheDisk() error {
-	fd, err := unix.Open("/dev/nullb0", unix.O_RDONLY, 0)
+	fd, err := unix.Open("/dev/"+nullDisk, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func TestGuardIOWeight(t *testing.T) {
 // slowDisk has io.cost share out a disk of 8 MiB per second, until the test ends.
 func slowDisk(t *testing.T, g *guardTest) {
 	t.Helper()
-	device := blockDevice(t)
+	device := blockDevice(t, nullDisk)
 	for _, line := range []string{
 		"io.cost.model " + device + " ctrl=user model=linear rbps=8388608 rseqiops=1000 rrandiops=1000 wbps=8388608 wseqiops=1000 wrandiops=1000",
 		"io.cost.qos " + device + " enable=1 ctrl=user rpct=0 wpct=0 min=100 max=100",
@@ -323,7 +323,7 @@ func readBytes(t *testing.T, g *guardTest, group string) float64 {
 // readDisk reads a disk past the page cache, on and on.
 func readDisk(ready func()) error {
 	const atOnce = 64 << 10
-	fd, err := unix.Open("/dev/nullb0", unix.O_RDONLY|unix.O_DIRECT, 0)
+	fd, err := unix.Open("/dev/"+nullDisk, unix.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
 		return err
 	}

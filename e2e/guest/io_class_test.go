@@ -22,8 +22,8 @@ const ioClasses = `
 classes:
   slow:
   - {weight: 50, priority: best-effort/7}
-  - {devices: [null*], writeBPS: 1Mi, weight: 20}
-cost: [{devices: [/dev/nullb0], min: 100, max: 100}]
+  - {devices: [vd*], writeBPS: 1Mi, weight: 20}
+cost: [{devices: [/dev/vda], min: 100, max: 100}]
 `
 
 // TestIOClass has a node give this process an I/O class: the disk is as slow as that says, and
@@ -48,7 +48,7 @@ func TestIOClass(t *testing.T) {
 	if _, err := n.Reconcile(ctx); err != nil { // io.cost is on by now: the weight of the disk
 		t.Fatal(err)
 	}
-	device := blockDevice(t)
+	device := blockDevice(t, virtioDisk)
 	for name, want := range map[string]string{
 		"io.max": device + " rbps=max wbps=1048576 riops=max wiops=max", "io.weight": device + " 20",
 	} {
@@ -71,7 +71,7 @@ func TestIOClass(t *testing.T) {
 		t.Errorf("priority: %s", got)
 	}
 	const rate = 1 << 20
-	if took := writeDisk(t, 2*rate); took < 1900*time.Millisecond {
+	if took := writeDisk(t, virtioDisk, 2*rate); took < 1900*time.Millisecond {
 		t.Errorf("%d bytes at %d bytes/s took %v", 2*rate, rate, took)
 	}
 	if got := h.text(t, "", blockio.CostQoS); !strings.Contains(got, device+" enable=1") {

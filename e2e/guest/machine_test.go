@@ -2,8 +2,10 @@ package guest
 
 import (
 	"cmp"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -50,6 +52,33 @@ func TestMachine(t *testing.T) {
 		if diff := gocmp.Diff(want.Distances, got.Distances); diff != "" {
 			t.Errorf("distances (-asked +read):\n%s", diff)
 		}
+	}
+}
+
+// TestPowerFiles says what of cpufreq and cpuidle the guest has.
+func TestPowerFiles(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile("/sys/devices/system/cpu/" + file)
+		if err != nil {
+			return "none"
+		}
+		return strings.TrimSpace(string(text))
+	}
+	states, err := filepath.Glob("/sys/devices/system/cpu/cpu0/cpuidle/state*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	frequency, idle := read("cpu0/cpufreq/scaling_driver"), read("cpuidle/current_driver")
+	t.Logf("cpufreq by %s, governors %s; cpuidle by %s, %d states", frequency, read("cpu0/cpufreq/scaling_available_governors"), idle, len(states))
+	want := "none"
+	if len(asked(t).MaxKHz) > 0 {
+		want = "acpi-cpufreq"
+	}
+	if frequency != want {
+		t.Errorf("cpufreq by %s, want %s", frequency, want)
+	}
+	if idle != "none" || len(states) > 0 {
+		t.Errorf("cpuidle by %s with states %v, want none", idle, states)
 	}
 }
 

@@ -17,7 +17,7 @@ func TestParity(t *testing.T) {
 	onlyOn(t, "2s4n")
 	tr := openTree(t)
 	got, err := fakekernel.Parity{
-		Tree: tr, Dir: v2, PID: strconv.Itoa(tr.child(t, tr.base, "sleep")), Device: blockDevice(t),
+		Tree: tr, Dir: v2, PID: strconv.Itoa(tr.child(t, tr.base, "sleep")), Device: blockDevice(t, nullDisk),
 	}.Record()
 	if err != nil {
 		t.Fatal(err)

@@ -151,6 +151,10 @@ func (d *decoder) result(file string) (Lines, error) {
 // and that are somebody else's.
 type Open struct{}
 
+// AnyCase, embedded in a struct, lets documents spell its fields in upper and lower case as they
+// like, as those do that encoding/json reads.
+type AnyCase struct{}
+
 type decoder struct {
 	lines Lines
 	errs  []*Error
@@ -317,8 +321,12 @@ func (d *decoder) mapping(n *yaml.Node, field string, into reflect.Value) {
 func (d *decoder) structure(n *yaml.Node, field string, into reflect.Value) {
 	names, at := fields(into.Type())
 	_, open := into.Type().FieldByName("Open")
+	_, anyCase := into.Type().FieldByName("AnyCase")
 	d.pairs(n, field, func(key, value *yaml.Node, field string) {
 		i := slices.Index(names, key.Value)
+		if i < 0 && anyCase {
+			i = slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(name, key.Value) })
+		}
 		if i < 0 && open {
 			return
 		}

@@ -37,6 +37,8 @@ type Machine struct {
 	// MaxKHz is the highest frequency of each core; none is no cpufreq. The
 	// lowest is half of it.
 	MaxKHz []int `json:"maxKHz,omitempty"`
+	// Disk is a virtio disk that holds nothing; nil is none.
+	Disk *SlowDisk `json:"disk,omitempty"`
 	// MiB is the memory of a machine without Nodes; 0 is 384.
 	MiB int `json:"mib,omitempty"`
 	// VirtualTime makes the guest's clock count instructions, so that time
@@ -54,6 +56,15 @@ type Node struct {
 	CPUs cpuset.Set `json:"cpus,omitzero"`
 	// MiB is the node's memory; 0 is DefaultNodeMiB.
 	MiB int `json:"mib,omitempty"`
+}
+
+// SlowDisk is a disk in the host's memory, as slow as it is to be.
+type SlowDisk struct {
+	MiB int `json:"mib"`
+	// IOPS is how many operations it does per second of the host's time, Depth how many of them
+	// it has at a time, a power of two from 4 on.
+	IOPS  int `json:"iops"`
+	Depth int `json:"depth"`
 }
 
 // Order is how firmware numbers CPUs.
@@ -148,6 +159,12 @@ func (m Machine) Validate() error {
 	}
 	if ns := m.Instruction; ns < 0 || ns > 1024 || ns&(ns-1) != 0 || ns > 0 && !m.VirtualTime {
 		complain("instructions of %d ns: want a power of two up to 1024, in virtual time", ns)
+	}
+	if d := m.Disk; d != nil && (d.MiB < 1 || d.IOPS < 1 || d.Depth < 4 || d.Depth&(d.Depth-1) != 0) {
+		complain("disk of %d MiB, %d operations per second, %d at a time: want at least 1, 1, and a power of two from 4 on", d.MiB, d.IOPS, d.Depth)
+	}
+	if m.Disk != nil && m.VirtualTime {
+		complain("a disk, which is as slow as it is by the host's clock, in virtual time")
 	}
 	if m.L3 != PerDie && m.L3 != PerModule {
 		complain("L3 per %q", m.L3)

@@ -61,6 +61,10 @@ func TestValidate(t *testing.T) {
 		{Machine{VirtualTime: true, Instruction: 1024}, ""},
 		{Machine{VirtualTime: true, Instruction: 3}, "instructions of 3 ns"},
 		{Machine{Instruction: 1}, "in virtual time"},
+		{Machine{Disk: &SlowDisk{MiB: 1, IOPS: 1, Depth: 4}}, ""},
+		{Machine{Disk: &SlowDisk{MiB: 1, IOPS: 1, Depth: 6}}, "6 at a time"},
+		{Machine{Disk: &SlowDisk{MiB: 1, Depth: 4}}, "0 operations per second"},
+		{Machine{Disk: &SlowDisk{MiB: 1, IOPS: 1, Depth: 4}, VirtualTime: true}, "in virtual time"},
 	} {
 		err := tc.m.Validate()
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
@@ -97,6 +101,10 @@ func TestArguments(t *testing.T) {
 		{"uneven", Machine{Sockets: 2, Cores: 2, Threads: 2, SingleThread: cpuset.MustOf(3)}, []string{
 			"-smp", "1,maxcpus=8,sockets=2,dies=1,cores=2,threads=2",
 			"-device", cpuModel + "-x86_64-cpu," + cpuFlags + ",socket-id=1,die-id=0,core-id=1,thread-id=0",
+		}, nil},
+		{"disk", Machine{Disk: &SlowDisk{MiB: 64, IOPS: 200, Depth: 8}}, []string{
+			"-drive", "file=/proc/self/fd/7,format=raw,if=none,id=disk,throttling.iops-total=200",
+			"-device", "virtio-blk-pci,drive=disk,num-queues=1,queue-size=8",
 		}, nil},
 		{"frequencies", Machine{MaxKHz: []int{1}}, []string{"-device", "pc-testdev"}, nil},
 	} {

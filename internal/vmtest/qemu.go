@@ -12,6 +12,7 @@ const (
 	outFD
 	resultFD
 	initrdFD
+	diskFD
 )
 
 // cpuModel has what guests need under emulation: AMD's models show wrong cache
@@ -56,6 +57,10 @@ func (k *Kit) arguments(m Machine, job Job) []string {
 	add("-append", strings.TrimSpace(boot+" "+job.Boot))
 	if job.Disk != "" {
 		add("-drive", "file="+job.Disk+",format=raw,if=virtio,snapshot=on")
+	}
+	if d := m.Disk; d != nil {
+		add("-drive", fmt.Sprintf("file=%s,format=raw,if=none,id=disk,throttling.iops-total=%d", fdPath(diskFD), d.IOPS))
+		add("-device", fmt.Sprintf("virtio-blk-pci,drive=disk,num-queues=1,queue-size=%d", d.Depth))
 	}
 	add(chardev("console", consoleFD)...)
 	add("-serial", "chardev:console", "-device", "virtio-serial-pci")

@@ -1,7 +1,7 @@
 // Package vmtest boots small guests with real kernels in QEMU, for tests: a
 // machine of any topology, a Linux kernel, an initramfs whose PID 1 is vminit,
 // and one command that runs in it. There is no network, and a disk only where the
-// command is to run under systemd.
+// machine has one or the command is to run under systemd.
 //
 // Guests run without privileges. All CPUs of an emulated guest share one CPU of
 // the host, so what a guest shows of latency, throughput and caches means nothing.
@@ -113,8 +113,11 @@ func modules(m Machine, job Job) []string {
 	if len(m.MaxKHz) > 0 {
 		names = append(names, "acpi-cpufreq")
 	}
+	if m.Disk != nil || job.Disk != "" {
+		names = append(names, "virtio_blk")
+	}
 	if job.Disk != "" {
-		names = append(names, "virtio_blk", "crc16", "mbcache", "jbd2", "ext4")
+		names = append(names, "crc16", "mbcache", "jbd2", "ext4")
 	}
 	return append(names, job.Modules...)
 }
@@ -130,7 +133,22 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pack initramfs: %w", err)
 	}
-	defer initrd.Close()
+	files := []*os.File{initrd}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if m.Disk != nil {
+		disk, err := memoryFile("disk")
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, disk)
+		if err := disk.Truncate(int64(m.Disk.MiB) << 20); err != nil {
+			return nil, fmt.Errorf("make the disk: %w", err)
+		}
+	}
 	job.CPU = cmp.Or(job.CPU, 5*time.Minute)
 	job.Timeout = cmp.Or(job.Timeout, 30*time.Minute)
 	ctx, cancel := context.WithTimeoutCause(ctx, job.Timeout, ErrTimeout)
@@ -145,7 +163,7 @@ func (k *Kit) Run(ctx context.Context, m Machine, job Job) (*Result, error) {
 	var said tail
 	cmd.Stdout, cmd.Stderr = &said, &said
 	began := time.Now()
-	h, err := start(cmd, initrd, job.Output)
+	h, err := start(cmd, files, job.Output)
 	if err != nil {
 		return nil, &GuestError{Cause: fmt.Errorf("%w: %w", ErrRefused, err)}
 	}
@@ -190,8 +208,8 @@ type host struct {
 // pipeBytes is the most that users may have by default (fs.pipe-max-size).
 const pipeBytes = 1 << 20
 
-// start starts QEMU with the pipes that it writes to.
-func start(cmd *exec.Cmd, initrd *os.File, output io.Writer) (*host, error) {
+// start starts QEMU with the pipes that it writes to, and files, from initrdFD on.
+func start(cmd *exec.Cmd, files []*os.File, output io.Writer) (*host, error) {
 	if output == nil {
 		output = io.Discard
 	}
@@ -225,7 +243,7 @@ func start(cmd *exec.Cmd, initrd *os.File, output io.Writer) (*host, error) {
 			io.Copy(io.Discard, r) // QEMU must not block if a reader gives up
 		})
 	}
-	cmd.ExtraFiles = append(cmd.ExtraFiles, initrd)
+	cmd.ExtraFiles = append(cmd.ExtraFiles, files...)
 	return h, cmd.Start()
 }
 
@@ -281,14 +299,21 @@ func (j Job) copied() []string {
 	return append([]string{InitFile, JobFile, MachineFile}, slices.Sorted(maps.Keys(j.Files))...)
 }
 
-// packInitrd makes the initramfs in memory, so that nothing is left behind
-// however this process ends.
+// memoryFile makes a file in memory, of which nothing is left behind however this process ends.
+func memoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file in memory: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// packInitrd makes the initramfs.
 func packInitrd(m Machine, job Job) (_ *os.File, err error) {
-	fd, err := unix.MemfdCreate("initrd", unix.MFD_CLOEXEC)
+	initrd, err := memoryFile("initrd")
 	if err != nil {
 		return nil, err
 	}
-	initrd := os.NewFile(uintptr(fd), "initrd")
 	defer func() {
 		if err != nil {
 			initrd.Close()

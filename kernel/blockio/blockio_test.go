@@ -178,6 +178,39 @@ func TestGoresctrl(t *testing.T) {
 	}
 }
 
+// TestGoresctrlSample reads what goresctrl's own sample has: fields in lower case, and a class that
+// says nothing.
+func TestGoresctrlSample(t *testing.T) {
+	t.Parallel()
+	const classes = "classes:\n  slowread: [{devices: [\"/dev/[hsv]d[a-z]\"], throttlereadbps: 5M}]\n  highprio: [{weight: 400}]\n  nolimit:\n"
+	for what, text := range map[string]string{"at the top": classes, "below blockio": "blockio:\n  " + strings.ReplaceAll(classes, "\n", "\n  ") + "\n"} {
+		c, err := Parse([]byte(text), "sample.cfg")
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		for class, want := range map[string]cgroup.Limits{
+			"slowread": {IOMax: []cgroup.IOMax{{Device: "254:16", ReadBPS: 5e6}, {Device: "8:0", ReadBPS: 5e6}}},
+			"highprio": {IOWeight: 400, IOMax: []cgroup.IOMax{{Device: "8:0", BFQWeight: 400}}},
+			"nolimit":  {},
+		} {
+			l, notes := c.Limits(class, read(t))
+			if diff := cmp.Diff(want, l); diff != "" || !c.Has(class) || len(notes) > 0 {
+				t.Errorf("%s, %s: notes %q (-want +got):\n%s", what, class, notes, diff)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"classes: {slow: [{throttlereadbsp: 5M}]}":                      `did you mean "ThrottleReadBps"`,
+		"classes: {slow: [{throttleReadBps: 5M}]}\nservice: {BE: slow}": "unknown field",
+		"classes: {slow: [{Weight: 5}]}":                                `did you mean "weight"`,
+	} {
+		if _, err := Parse([]byte(text), "sample.cfg"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q in it", text, err, want)
+		}
+	}
+}
+
 const koordinator = `
 apiVersion: slo.koordinator.sh/v1alpha1
 kind: NodeSLO
@@ -222,36 +255,35 @@ func TestKoordinator(t *testing.T) {
 func TestParseBad(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"{}":                                                                                                     "there are none",
-		"classes: {slow: []}":                                                                                    "it says nothing",
-		"classes: {slow: [{}]}":                                                                                  "it says nothing",
-		"classes: {none: [{weight: 1}]}":                                                                         "is not a name",
-		"classes: {slow: [{weight: 10001}]}":                                                                     "not 1 to 10000",
-		"classes: {slow: [{readBPS: 1M}]}":                                                                       "limits each device on its own",
-		"classes: {slow: [{devices: [sda], readBPS: 0}]}":                                                        "above 0",
-		"classes: {slow: [{devices: [sda], readBPS: fast}]}":                                                     "is no amount per second",
-		"classes: {slow: [{devices: [sda], readBPS: 9999999T}]}":                                                 "is no amount per second",
-		"classes: {slow: [{devices: [sda], latency: 5}]}":                                                        "is no length of time",
-		"classes: {slow: [{devices: [sda], latency: 2h}]}":                                                       "is no length of time",
-		"classes: {slow: [{devices: [a/b], weight: 1}]}":                                                         "no absolute path",
-		"classes: {slow: [{devices: [/a/../b], weight: 1}]}":                                                     "shortest form",
-		"classes: {slow: [{devices: [''], weight: 1}]}":                                                          "names no device",
-		"classes: {slow: [{devices: ['[a'], weight: 1}]}":                                                        "syntax error",
-		"classes: {slow: [{devices: ['vg:'], weight: 1}]}":                                                       "volume group",
-		"classes: {slow: [{priority: low}]}":                                                                     "not idle",
-		"classes: {slow: [{priority: idle, devices: [sda]}]}":                                                    "one for all devices",
-		"classes: {slow: [{wieght: 5}]}":                                                                         "wieght",
-		"{classes: {slow: [{weight: 5}]}, service: {XX: slow}}":                                                  "no class of service",
-		"{classes: {slow: [{weight: 5}]}, service: {BE: slwo}}":                                                  `did you mean "slow"`,
-		"{classes: {slow: [{weight: 5}]}, cost: [{}]}":                                                           "which disks",
-		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], min: 9, max: 5}]}":                             "more than max",
-		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], readPercent: 101}]}":                           "not 0 to 100",
-		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], model: {readBPS: 5}}]}":                        "a model has all six",
-		"Classes: {slow: [{Weight: 5, Devcies: [x]}]}":                                                           "Devcies",
-		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: podvolume}]}}":                              "podvolume",
-		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {readBPS: -1}}]}}":           "beClass.blkioQOS.blocks[0].ioCfg.readBPS: -1 is below 0",
-		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {writeIOPS: -7}}]}}":         "writeIOPS: -7 is below 0",
-		"cgroupRoot: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {readLatency: -3000}}]}}": "cgroupRoot.blkioQOS.blocks[0].ioCfg.readLatency: -3000 is below 0",
+		"{}":                                                                                                                    "there are none",
+		"classes: {slow: [{}]}":                                                                                                 "it says nothing",
+		"classes: {none: [{weight: 1}]}":                                                                                        "is not a name",
+		"classes: {slow: [{weight: 10001}]}":                                                                                    "not 1 to 10000",
+		"classes: {slow: [{readBPS: 1M}]}":                                                                                      "limits each device on its own",
+		"classes: {slow: [{devices: [sda], readBPS: 0}]}":                                                                       "above 0",
+		"classes: {slow: [{devices: [sda], readBPS: fast}]}":                                                                    "is no amount per second",
+		"classes: {slow: [{devices: [sda], readBPS: 9999999T}]}":                                                                "is no amount per second",
+		"classes: {slow: [{devices: [sda], latency: 5}]}":                                                                       "is no length of time",
+		"classes: {slow: [{devices: [sda], latency: 2h}]}":                                                                      "is no length of time",
+		"classes: {slow: [{devices: [a/b], weight: 1}]}":                                                                        "no absolute path",
+		"classes: {slow: [{devices: [/a/../b], weight: 1}]}":                                                                    "shortest form",
+		"classes: {slow: [{devices: [''], weight: 1}]}":                                                                         "names no device",
+		"classes: {slow: [{devices: ['[a'], weight: 1}]}":                                                                       "syntax error",
+		"classes: {slow: [{devices: ['vg:'], weight: 1}]}":                                                                      "volume group",
+		"classes: {slow: [{priority: low}]}":                                                                                    "not idle",
+		"classes: {slow: [{priority: idle, devices: [sda]}]}":                                                                   "one for all devices",
+		"classes: {slow: [{wieght: 5}]}":                                                                                        "wieght",
+		"{classes: {slow: [{weight: 5}]}, service: {XX: slow}}":                                                                 "no class of service",
+		"{classes: {slow: [{weight: 5}]}, service: {BE: slwo}}":                                                                 `did you mean "slow"`,
+		"{classes: {slow: [{weight: 5}]}, cost: [{}]}":                                                                          "which disks",
+		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], min: 9, max: 5}]}":                                            "more than max",
+		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], readPercent: 101}]}":                                          "not 0 to 100",
+		"{classes: {slow: [{weight: 5}]}, cost: [{devices: [sda], model: {readBPS: 5}}]}":                                       "a model has all six",
+		"Classes: {slow: [{Weight: 5, Devcies: [x]}]}":                                                                          "Devcies",
+		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: podvolume}]}}":                                             "podvolume",
+		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {readBPS: -1}}]}}":                          "beClass.blkioQOS.blocks[0].ioCfg.readBPS: -1 is below 0",
+		"beClass: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {writeIOPS: -7}}]}}":                        "writeIOPS: -7 is below 0",
+		"cgroupRoot: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {readLatency: -3000}}]}}":                "cgroupRoot.blkioQOS.blocks[0].ioCfg.readLatency: -3000 is below 0",
 		"cgroupRoot: {blkioQOS: {enable: true, blocks: [{name: x, type: device, ioCfg: {writeLatency: 1000000000000000000}}]}}": "a minute",
 	} {
 		if c, err := Parse([]byte(text), "f"); err == nil || !strings.Contains(err.Error(), want) {

@@ -20,8 +20,8 @@ import (
 
 // Config says which classes there are to be.
 type Config struct {
-	// Classes are lists of entries, by name. Of several entries that are about a device the
-	// last one counts.
+	// Classes are lists of entries, by name; one without entries has no settings. Of several
+	// entries that are about a device the last one counts.
 	Classes map[string]Class `json:"classes,omitempty"`
 	// Service are the classes that workloads of a class of service have (LSE, LSR, LS, BE,
 	// SYSTEM) unless they ask for another. Default: none.
@@ -210,7 +210,6 @@ func (c *Config) Validate() error {
 	for _, name := range c.Names() {
 		at := "classes." + name
 		v.want(className.MatchString(name) && name != "none", at, "%q is not a name: 1 to 63 letters, digits, '-', '_' or '.', a letter or digit first; none is no class", name)
-		v.want(len(c.Classes[name]) > 0, at, "it says nothing: it is a list of entries, as in [{weight: 20}]")
 		for i := range c.Classes[name] {
 			v.entry(fmt.Sprintf("%s[%d]", at, i), &c.Classes[name][i])
 		}

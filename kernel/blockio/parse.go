@@ -13,6 +13,17 @@ import (
 // below "blockio"; their documentation, doc/blockio.md), or a NodeSLO or strategy of
 // Koordinator (blkioQOS by its QoS classes). Errors are strictyaml.Errors.
 func Parse(data []byte, name string) (*Config, error) {
+	if throttles(data) {
+		var file struct {
+			strictyaml.AnyCase
+			Classes goresctrl `json:"Classes"`
+		}
+		if _, err := strictyaml.Decode(data, name, &file); err != nil {
+			return nil, err
+		}
+		c := file.Classes.config()
+		return c, c.Validate()
+	}
 	var file struct {
 		strictyaml.Open
 		Config
@@ -20,6 +31,7 @@ func Parse(data []byte, name string) (*Config, error) {
 		Theirs  goresctrl `json:"Classes"`
 		BlockIO *struct {
 			strictyaml.Open
+			strictyaml.AnyCase
 			Classes goresctrl `json:"Classes"`
 		} `json:"blockio"`
 		strategy
@@ -59,8 +71,30 @@ func Parse(data []byte, name string) (*Config, error) {
 	return c, c.Validate()
 }
 
+// throttles reports whether "classes", which Berth and goresctrl both have, are goresctrl's.
+func throttles(data []byte) bool {
+	var file struct {
+		strictyaml.Open
+		Classes map[string]any `json:"classes"`
+	}
+	_, _ = strictyaml.Decode(data, "", &file) // what is wrong is told by who reads all of it
+	for _, class := range file.Classes {
+		entries, _ := class.([]any)
+		for _, e := range entries {
+			fields, _ := e.(map[string]any)
+			for name := range fields {
+				if strings.HasPrefix(strings.ToLower(name), "throttle") {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // goresctrl are classes in the format of goresctrl.
 type goresctrl map[string][]struct {
+	strictyaml.AnyCase
 	Devices           []string `json:"Devices"`
 	ThrottleReadBps   Rate     `json:"ThrottleReadBps"`
 	ThrottleWriteBps  Rate     `json:"ThrottleWriteBps"`

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // pacers are the programs of devices, tcx in net/core/dev.c: before all others, which run after
@@ -209,6 +212,34 @@ const mostPaced = 14
 type groupPace struct {
 	Clock   uint64
 	Devices [mostPaced]uint32 // by index, 0 for none
+	Network uint64            // the cookie of the network namespace that they are in
+}
+
+// Offsets in groupPace, and its size.
+const (
+	paceDevices = 8
+	paceNetwork = paceDevices + 4*mostPaced
+	sizeOfPace  = paceNetwork + 8
+)
+
+// tellsNetworks reports whether programs of control groups can ask which network namespace a packet
+// is in, as Linux 6.15 has it.
+var tellsNetworks = sync.OnceValue(func() bool {
+	return features.HaveProgramHelper(ebpf.CGroupSKB, asm.FnGetNetnsCookie) == nil
+})
+
+// ownNetwork is the cookie of the network namespace of this thread, 0 before Linux 5.14.
+func ownNetwork() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if errors.Is(err, syscall.ENOPROTOOPT) {
+		return 0, nil
+	}
+	return cookie, err
 }
 
 // clockAndDevices is the map of paceLimiter: the clock, and the devices that have fq now. On one
@@ -218,7 +249,10 @@ func clockAndDevices() (*ebpf.MapSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	var value groupPace
+	value := groupPace{}
+	if value.Network, err = ownNetwork(); err != nil {
+		return nil, err
+	}
 	var with []int
 	for index, q := range roots {
 		if q.Paces {
@@ -229,17 +263,32 @@ func clockAndDevices() (*ebpf.MapSpec, error) {
 	for i, index := range with[:min(len(with), mostPaced)] {
 		value.Devices[i] = uint32(index)
 	}
-	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8 + 4*mostPaced, MaxEntries: 1, Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}}}, nil
+	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: sizeOfPace, MaxEntries: 1, Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}}}, nil
 }
 
 // paceLimiter is the sendLimiter of a host where a device has fq: through that, packets beyond the
 // rate leave when they are due. Programs of control groups may write when (cg_skb_is_valid_access).
+// A device of another network namespace, which may have the number of one with fq, is none of those
+// where the kernel tells which namespace a packet is in.
 func paceLimiter(rate uint64, state int) asm.Instructions {
-	insns := asm.Instructions{asm.LoadMem(asm.R2, asm.R6, skbDevice, asm.Word)}
-	for i := range int16(mostPaced) {
-		insns = append(insns, asm.LoadMem(asm.R3, asm.R9, 8+4*i, asm.Word), asm.JEq.Reg(asm.R3, asm.R2, "paced"))
+	var insns asm.Instructions
+	if tellsNetworks() {
+		insns = asm.Instructions{
+			asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.FnGetNetnsCookie.Call(),
+			asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord),
+			asm.LoadMem(asm.R3, asm.R9, paceNetwork, asm.DWord),
+			asm.JNE.Reg(asm.R3, asm.R0, "elsewhere"),
+		}
 	}
-	insns = append(insns, slowly()...)
+	insns = append(insns, asm.LoadMem(asm.R2, asm.R6, skbDevice, asm.Word))
+	for i := range int16(mostPaced) {
+		insns = append(insns, asm.LoadMem(asm.R3, asm.R9, paceDevices+4*i, asm.Word), asm.JEq.Reg(asm.R3, asm.R2, "paced"))
+	}
+	beyond := slowly()
+	beyond[0] = beyond[0].WithSymbol("elsewhere")
+	insns = append(insns, beyond...)
 	insns = append(insns,
 		asm.Ja.Label("count"),
 		asm.Mov.Imm(asm.R0, droppedSlow).WithSymbol("paced"),
