@@ -74,10 +74,10 @@ func (a *ProtocolAnalysis) byAlone(y []float64, x [][]float64, covariate string)
 func TestCovariatesByAlone(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("three stored runs are analysed")
+		t.Skip("four stored runs are analysed")
 	}
 	var rows []string
-	for run := 2; run <= 4; run++ {
+	for run := 2; run <= 5; run++ {
 		r, err := ReadProtocolFile(fmt.Sprintf("../../docs/measurements/results/guard-protocol-%d.json.gz", run))
 		if err != nil {
 			t.Fatal(err)

@@ -253,7 +253,9 @@ func whyFifth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 
 	outside, named := a.accusations(func(suspect string) bool { return suspect == detect.Outside }), a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
 	add("%d windows in %d periods name processes in no group, which took %s %% of the CPUs in these", outside.windows, outside.periods, fromTo("%.0f", outside.others))
-	add("%d where nothing was done name the neighbour, up to %.2f s after it had stopped", named.unfounded, named.last)
+	if named.unfounded == 0 {
+		add("Where nothing was done, no window names the neighbour")
+	}
 	return said
 }
 
