@@ -29,9 +29,13 @@ func diskTools() []source {
 	}
 }
 
-// diskPackages are what the tests need beside the essential ones.
+// diskPackages are what the tests need beside the essential ones: systemd with sessions of users,
+// containers, and a newcomer's host: a service, its load and a hog.
 func diskPackages() []string {
-	return []string{"systemd-sysv", "libpam-systemd", "dbus-user-session", "podman", "crun", "uidmap"}
+	return []string{
+		"systemd-sysv", "libpam-systemd", "dbus-user-session", "podman", "crun", "uidmap",
+		"nginx", "wrk", "stress-ng",
+	}
 }
 
 // diskOptions are mmdebstrap's that decide what is on the disk.
@@ -39,8 +43,8 @@ func diskOptions() []string {
 	options := []string{
 		"--variant=minbase", "--format=ext2", "--include=" + strings.Join(diskPackages(), ","),
 		`--aptopt=APT::Install-Recommends "false"`,
-		// podman's services only slow the boot down.
-		`--customize-hook=rm -f "$1"/etc/systemd/system/*.wants/podman*`,
+		// podman's services only slow the boot down, and so does nginx, which its test starts.
+		`--customize-hook=rm -f "$1"/etc/systemd/system/*.wants/podman* "$1"/etc/systemd/system/*.wants/nginx*`,
 	}
 	for _, dir := range []string{"doc", "man", "locale"} {
 		options = append(options, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
