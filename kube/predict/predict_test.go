@@ -297,7 +297,7 @@ func TestRestore(t *testing.T) {
 		"a field":         {strings.Replace(good, `"prod"`, `"prods"`, 1), "prods"},
 		"no model":        {`{"version":2,"pods":{"x":null}}`, `pod "x": nothing`},
 		"no samples":      {`{"version":2,"pods":{"x":{}}}`, `pod "x": samples of 0 s`},
-		"of the future":   {strings.ReplaceAll(good, `"last":"2026`, `"last":"2027`), "samples until"},
+		"of the future":   {strings.ReplaceAll(good, `"last":"2026`, `"last":"2027`), ErrClock.Error()},
 		"seen too long":   {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","seenSeconds":9000000000}}`, "samples of 9000000000 s"},
 		"seen too little": {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","seenSeconds":-1}}`, "samples of -1 s"},
 		"a bucket":        {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","cpu":{"100000":1}}}`, "bucket 100000"},

@@ -3,6 +3,7 @@ package predict
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -55,7 +56,11 @@ func sparse(weights []float64) map[int]int64 {
 	return all
 }
 
-// Restore takes what another Predictor had learnt by now. With an error nothing has changed.
+// ErrClock is that samples are of the future: the clock is behind, or was ahead.
+var ErrClock = errors.New("samples of the future")
+
+// Restore takes what another Predictor had learnt by now, in place of what this one has. With an
+// error, which may be ErrClock, nothing has changed.
 func (p *Predictor) Restore(now time.Time, learnt []byte) error {
 	if len(learnt) > MaxText {
 		return fmt.Errorf("longer than %d MiB", MaxText>>20)
@@ -100,7 +105,7 @@ func (t *modelText) model(m *model, now time.Time) (err error) {
 		return fmt.Errorf("samples of %d s until %s: no model has that", t.Seen, t.Last.Format(time.RFC3339))
 	}
 	if t.Last.Sub(now) > old {
-		return fmt.Errorf("samples until %s, and it is %s", t.Last.Format(time.RFC3339), now.Format(time.RFC3339))
+		return fmt.Errorf("%w: until %s", ErrClock, t.Last.Format(time.RFC3339))
 	}
 	m.last, m.seen = t.Last, time.Duration(t.Seen)*time.Second
 	if m.cpu, err = dense(t.CPU, cpu); err == nil {
