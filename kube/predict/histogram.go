@@ -82,12 +82,12 @@ func (s *scale) age(weights []float64, by time.Duration) {
 // model is what somebody used: a pod, all prod pods, or the system.
 type model struct {
 	last        time.Time     // of its samples; the zero time without any
-	seen        time.Duration // the time between samples, without longer gaps
+	seen        time.Duration // the time between samples, no more than gap of each
 	cpu, memory []float64     // weights of buckets at the last sample
 }
 
 // add counts a sample. One that is older than the last, as the clock was set back, counts as if it
-// came with that. What is too old is forgotten: few samples would be the peak of many.
+// came with that. What is too old is forgotten: a peak would be of few samples.
 func (m *model) add(now time.Time, used batch.Amount) {
 	by := now.Sub(m.last)
 	if m.last.IsZero() || by.Abs() > old {

@@ -87,8 +87,8 @@ func (l *learner) learn(now time.Time, pods []*api.Pod) error {
 	return l.unkept
 }
 
-// waits reports whether the clock may yet be put right, after which the file can be read. That
-// shows in no difference of times of this process.
+// waits reports whether the clock may yet be put right, after which the file can be read. A
+// clock that is set changes no difference of times of one process.
 func (l *learner) waits(now time.Time) bool {
 	return errors.Is(l.unread, predict.ErrClock) && now.Sub(l.began) < patience
 }
