@@ -259,14 +259,14 @@ func TestLearnerClock(t *testing.T) {
 		}
 		return l, now
 	}
-	l, now := begun()
+	l, _ := begun()
 	l.began = real.Add(-20 * time.Minute) // the clock is put right, which this time does not notice
 	l.kept = l.began
 	l.learn(real, all)
 	if text, err := l.Text(); err != nil || string(text) != string(was) || l.unread != nil || l.unkept != nil {
 		t.Errorf("%s, %v, %v; was %s", text, err, l.unread, was)
 	}
-	l, now = begun()
+	l, now := begun()
 	for range 60 {
 		now = now.Add(predict.Every)
 		meter.r.At = now
