@@ -38,8 +38,9 @@ e2e-kube-fetch:
 .PHONY: image
 NAME ?= registry.example/berth-node:dev
 image:
-	cd kube && CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags='-s -w' -o $(abspath $(OUT))/berth-node ./cmd/berth-node
-	cd kube && go run ./image/pack -name $(NAME) -o $(abspath $(OUT))/berth-node.tar $(abspath $(OUT))/berth-node
+	cd kube && built=$$(mktemp -d) && trap "rm -r $$built" EXIT && \
+	CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -buildvcs=false -ldflags='-s -w' -o $$built/berth-node ./cmd/berth-node && \
+	go run ./image/pack -name $(NAME) -o $(abspath $(OUT))/berth-node.tar $$built/berth-node
 
 # What a host needs to run Berth. DESTDIR is a tree to fill instead of the host.
 .PHONY: install deb

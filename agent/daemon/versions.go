@@ -29,13 +29,19 @@ const (
 	nextVersion = "next.json"
 )
 
-// LastingDir is the directory, of a name, of what outlives the boot: for root's default state
-// directory one in /var/lib/berth, else one beside the state directory.
+// LastingDir is the directory, of a name, of what outlives the boot. For root's state directory in
+// /run/berth, which does not, it is one in /var/lib/berth; HOST/run/berth is that of a host whose
+// tree is in HOST. Else it is one beside the state directory, which outlives the boot if that does.
 func LastingDir(c *config.NodeConfig, name string) string {
-	if os.Geteuid() == 0 && c.Agent.StateDir == config.Default().Agent.StateDir {
-		return filepath.Join("/var/lib/berth", name)
+	return lastingDir(os.Geteuid(), StateDir(c), name)
+}
+
+func lastingDir(uid int, state, name string) string {
+	state = filepath.Clean(state)
+	if host, ok := strings.CutSuffix(strings.TrimSuffix(state, "/node"), "/run/berth"); ok && uid == 0 {
+		return filepath.Join(host+"/var/lib/berth", name)
 	}
-	return StateDir(c) + "-" + name
+	return state + "-" + name
 }
 
 // versionsDir is where they are kept.

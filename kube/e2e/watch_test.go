@@ -18,26 +18,26 @@ type sampler struct {
 	done sync.WaitGroup
 
 	samples int
-	slowest time.Duration            // the longest time between two samples
-	seen    map[string][]cpuset.Set  // by control group: each change
-	pairs   map[[2]string]cpuset.Set // two groups that had the same one CPU
-	over    map[[2]string]span       // one CPU of the first was among those of the second
-	overs   []overlap                // those that are over
+	slowest time.Duration             // the longest time between two samples
+	seen    map[string][]cpuset.Set   // by control group: each change
+	pairs   map[[2]string]cpuset.Set  // two groups that had the same one CPU
+	over    map[[2]string][]time.Time // one CPU of the first was among those of the second, at these samples
+	overs   []overlap                 // those that are over
 }
 
-// span is a time in which something was seen again and again.
+// span is a time.
 type span struct{ from, to time.Time }
 
 // overlap is that a group had one CPU, and another that and more.
 type overlap struct {
 	one, other string
-	span
+	seen       []time.Time // by samples in a row
 }
 
 // watch starts a sampler.
 func (c *cluster) watch(t *testing.T) *sampler {
 	t.Helper()
-	s := &sampler{end: make(chan struct{}), seen: map[string][]cpuset.Set{}, pairs: map[[2]string]cpuset.Set{}, over: map[[2]string]span{}}
+	s := &sampler{end: make(chan struct{}), seen: map[string][]cpuset.Set{}, pairs: map[[2]string]cpuset.Set{}, over: map[[2]string][]time.Time{}}
 	s.done.Go(func() {
 		for began := time.Now(); ; {
 			select {
@@ -76,15 +76,11 @@ func (s *sampler) sample() {
 		}
 	}
 	s.samples++
-	now, over := time.Now(), map[[2]string]span{}
+	now, over := time.Now(), map[[2]string][]time.Time{}
 	for _, h := range all {
 		for _, other := range all {
 			if key := [2]string{h.group, other.group}; h.cpus.Len() == 1 && other.cpus.Len() > 1 && other.cpus.Contains(h.cpus) {
-				was, ok := s.over[key]
-				if !ok {
-					was.from = now
-				}
-				over[key] = span{was.from, now}
+				over[key] = append(s.over[key], now)
 			}
 		}
 	}
@@ -136,6 +132,10 @@ func (s *sampler) stop() (int, map[string][]cpuset.Set) {
 	return s.samples, s.seen
 }
 
+// stall is what a time between two samples counts at most: on a host that is too busy for samples
+// nobody gets to end an overlap, either.
+const stall = 50 * time.Millisecond
+
 // longest returns the overlap of a container that owns a CPU and one that owns none that lasted
 // longest without a break, not counting the times in which nobody could end it.
 func (s *sampler) longest(owns, shares func(group string) bool, away []span) (worst overlap, lasted time.Duration) {
@@ -146,8 +146,14 @@ func (s *sampler) longest(owns, shares func(group string) bool, away []span) (wo
 		if !owns(o.one) || !shares(o.other) {
 			continue
 		}
-		for _, part := range o.without(away) {
-			if d := part.to.Sub(part.from); d > lasted {
+		var d time.Duration
+		for i, at := range o.seen[1:] {
+			between := span{o.seen[i], at}
+			if left := between.without(away); len(left) != 1 || left[0] != between {
+				d = 0
+				continue
+			}
+			if d += min(at.Sub(o.seen[i]), stall); d > lasted {
 				worst, lasted = o, d
 			}
 		}
@@ -190,6 +196,41 @@ func TestWithout(t *testing.T) {
 	} {
 		if got := whole.without(c.away); !slices.Equal(got, c.left) {
 			t.Errorf("without %v: %v, want %v", c.away, got, c.left)
+		}
+	}
+}
+
+func TestLongest(t *testing.T) {
+	t.Parallel()
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	every := func(ms, from, to int) (seen []time.Time) {
+		for ; from <= to; from += ms {
+			seen = append(seen, at(from))
+		}
+		return seen
+	}
+	all := func(string) bool { return true }
+	for name, c := range map[string]struct {
+		seen []time.Time
+		away []span
+		want int
+	}{
+		"one sample":         {every(10, 0, 0), nil, 0},
+		"2 s":                {every(10, 0, 2000), nil, 2000},
+		"a stall alone":      {every(5000, 0, 5000), nil, 50},
+		"a stall within 2 s": {append(every(10, 0, 1000), every(10, 6000, 7000)...), nil, 2050},
+		"slow samples":       {every(500, 0, 20_000), nil, 2000},
+		"a kill":             {every(10, 0, 2000), []span{{at(1000), at(1500)}}, 1000},
+		"all while away":     {every(10, 0, 2000), []span{{at(0), at(2000)}}, 0},
+	} {
+		s := &sampler{over: map[[2]string][]time.Time{{"a", "b"}: c.seen}, slowest: 5 * time.Second}
+		worst, lasted := s.longest(all, all, c.away)
+		if lasted != time.Duration(c.want)*time.Millisecond || (c.want > 0) != (worst.one == "a" && worst.other == "b") {
+			t.Errorf("%s: %s of %s and %s, want %d ms", name, lasted, worst.one, worst.other, c.want)
+		}
+		none := func(string) bool { return false }
+		if _, lasted := s.longest(all, none, c.away); lasted != 0 {
+			t.Errorf("%s: %s of who shares nothing", name, lasted)
 		}
 	}
 }

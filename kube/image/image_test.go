@@ -20,6 +20,13 @@ import (
 func static(t *testing.T) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "work")
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same := "go build -trimpath -buildvcs=false -ldflags='-s -w' -o"; !strings.Contains(string(makefile), same) {
+		t.Fatalf("the Makefile does not build with %s", same)
+	}
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "berth.dev/berth/kube/e2e/work")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -81,20 +81,25 @@ func (s *scale) age(weights []float64, by time.Duration) {
 
 // model is what somebody used: a pod, all prod pods, or the system.
 type model struct {
-	first, last time.Time // of its samples; the zero time without any
-	cpu, memory []float64 // weights of buckets at the last sample
+	last        time.Time     // of its samples; the zero time without any
+	seen        time.Duration // the time between samples, no more than gap of each
+	cpu, memory []float64     // weights of buckets at the last sample
 }
 
-// add counts a sample. One that is older than the last counts as if it came with that.
+// add counts a sample. One that is older than the last, as the clock was set back, counts as if it
+// came with that. What is too old is forgotten: a peak would be of few samples.
 func (m *model) add(now time.Time, used batch.Amount) {
-	if m.first.IsZero() {
-		*m = model{first: now, last: now, cpu: make([]float64, cpu.buckets), memory: make([]float64, memory.buckets)}
+	by := now.Sub(m.last)
+	if m.last.IsZero() || by.Abs() > old {
+		*m = model{last: now, cpu: make([]float64, cpu.buckets), memory: make([]float64, memory.buckets)}
+		by = 0
 	}
-	if by := now.Sub(m.last); by > 0 {
+	if by > 0 {
 		cpu.age(m.cpu, by)
 		memory.age(m.memory, by)
-		m.last = now
+		m.seen += min(by, gap)
 	}
+	m.last = now
 	m.cpu[cpu.bucket(used.Milli)]++
 	m.memory[memory.bucket(used.Memory)]++
 }

@@ -16,13 +16,15 @@ const Every = time.Minute
 const (
 	maxPods = 2000             // of others nothing is predicted
 	forget  = 30 * time.Minute // a pod of which there was no sample for so long
+	gap     = 3 * Every        // between samples, of which no more counts as seen
+	old     = 24 * time.Hour   // samples that nothing is said by; so far a clock may be set back
 )
 
 // Settings are what can be chosen. The zero value is Koordinator's default.
 type Settings struct {
-	// ColdStart is for how long nothing is predicted of whom there are samples: a pod, all prod
-	// pods, the system. 0 is 24 h. (Koordinator counts it from a pod's creation, so that after
-	// its own start one sample is enough.)
+	// ColdStart is for how long somebody is to be seen before anything is predicted: a pod, all
+	// prod pods, the system. Time without samples does not count. 0 is 24 h. (Koordinator counts
+	// it from a pod's creation, so that after its own start one sample is enough.)
 	ColdStart time.Duration
 	// Margin is percent that a peak is raised by; 0 is 10.
 	Margin int
@@ -78,7 +80,7 @@ func (p *Predictor) Learn(now time.Time, system batch.Amount, pods []Pod) {
 	p.prod.add(now, prod)
 	p.system.add(now, system)
 	for uid, m := range p.pods {
-		if now.Sub(m.last) > forget {
+		if now.Sub(m.last).Abs() > forget {
 			delete(p.pods, uid)
 		}
 	}
@@ -130,9 +132,9 @@ func (f *forecast) within(capacity batch.Amount) batch.Amount {
 	return smaller(f.left, beyond(capacity, f.peak))
 }
 
-// warm reports whether there are samples for long enough.
+// warm reports whether somebody was seen for long enough, and not too long ago.
 func (p *Predictor) warm(m *model, now time.Time) bool {
-	return !m.first.IsZero() && now.Sub(m.first) >= p.settings.ColdStart
+	return !m.last.IsZero() && m.seen >= p.settings.ColdStart && now.Sub(m.last).Abs() <= old
 }
 
 // raised is a peak with the margin.

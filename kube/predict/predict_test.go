@@ -57,12 +57,13 @@ func TestPeak(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
-	// The clock is set back: the sample counts as one of now.
+	// The clock is set back: the sample counts as one of now, and those after it as of later.
 	m := fill(run{100, 100})
-	last := m.last
-	m.add(begin.Add(-time.Hour), batch.Amount{Milli: 100})
-	if m.last != last || m.peak().Milli != top(cpu, 100) {
-		t.Errorf("last %s, was %s", m.last, last)
+	seen, back := m.seen, begin.Add(-time.Hour)
+	m.add(back, batch.Amount{Milli: 100})
+	m.add(back.Add(Every), batch.Amount{Milli: 100})
+	if m.seen != seen+Every || m.peak().Milli != top(cpu, 100) {
+		t.Errorf("seen for %s, before %s", m.seen, seen)
 	}
 }
 
@@ -247,10 +248,14 @@ func TestForget(t *testing.T) {
 	if len(p.pods) != 1 || p.pods["a"] == nil {
 		t.Errorf("%d pods are kept", len(p.pods))
 	}
-	// After a day without figures, those that are still there keep what they have.
-	learn(p, now.Add(24*time.Hour), time.Minute, prod("a", 1000, gib))
-	if m := p.pods["a"]; m == nil || m.first != begin {
+	// After half a day without figures, those that are still there keep what they have.
+	now = learn(p, now.Add(12*time.Hour), 0, prod("a", 1000, gib))
+	if m := p.pods["a"]; m == nil || m.seen < 45*time.Minute {
 		t.Errorf("a was learnt anew: %+v", m)
+	}
+	learn(p, now.Add(25*time.Hour), 0, prod("a", 1000, gib))
+	if m := p.pods["a"]; m == nil || m.seen != 0 {
+		t.Errorf("a is not learnt anew after a day without figures: %+v", m)
 	}
 	var many []Pod
 	for i := range maxPods + 100 {
@@ -288,16 +293,18 @@ func TestRestore(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"no text":         {"", "EOF"},
 		"cut off":         {good[:len(good)/2], "EOF"},
-		"another version": {strings.Replace(good, `"version":1`, `"version":2`, 1), "version 2"},
+		"another version": {strings.Replace(good, `"version":2`, `"version":1`, 1), "version 1: want 2"},
 		"a field":         {strings.Replace(good, `"prod"`, `"prods"`, 1), "prods"},
-		"no model":        {`{"version":1,"pods":{"x":null}}`, `pod "x": nothing`},
-		"no samples":      {`{"version":1,"pods":{"x":{}}}`, `pod "x": samples from`},
-		"of the future":   {strings.ReplaceAll(good, `"last":"2026`, `"last":"2027`), "samples from"},
-		"a bucket":        {`{"version":1,"prod":{"first":"2026-03-01T00:00:00Z","last":"2026-03-01T00:00:00Z","cpu":{"100000":1}}}`, "bucket 100000"},
-		"a weight":        {`{"version":1,"prod":{"first":"2026-03-01T00:00:00Z","last":"2026-03-01T00:00:00Z","memory":{"1":-1}}}`, "bucket 1: -1"},
-		"a large weight":  {`{"version":1,"prod":{"first":"2026-03-01T00:00:00Z","last":"2026-03-01T00:00:00Z","memory":{"1":90000000000}}}`, "bucket 1: 90000000000"},
+		"no model":        {`{"version":2,"pods":{"x":null}}`, `pod "x": nothing`},
+		"no samples":      {`{"version":2,"pods":{"x":{}}}`, `pod "x": samples of 0 s`},
+		"of the future":   {strings.ReplaceAll(good, `"last":"2026`, `"last":"2027`), ErrClock.Error()},
+		"seen too long":   {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","seenSeconds":9000000000}}`, "samples of 9000000000 s"},
+		"seen too little": {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","seenSeconds":-1}}`, "samples of -1 s"},
+		"a bucket":        {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","cpu":{"100000":1}}}`, "bucket 100000"},
+		"a weight":        {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","memory":{"1":-1}}}`, "bucket 1: -1"},
+		"a large weight":  {`{"version":2,"prod":{"last":"2026-03-01T00:00:00Z","memory":{"1":90000000000}}}`, "bucket 1: 90000000000"},
 		"too long":        {strings.Repeat(" ", MaxText+1), "longer than 32 MiB"},
-		"too many pods":   {`{"version":1,"pods":{` + strings.Join(slices.Collect(names(maxPods+1)), ",") + `}}`, "2001 pods"},
+		"too many pods":   {`{"version":2,"pods":{` + strings.Join(slices.Collect(names(maxPods+1)), ",") + `}}`, "2001 pods"},
 	} {
 		before := q.Reclaimable(now, node, pods)
 		if err := q.Restore(now, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -314,6 +321,51 @@ func names(n int) func(func(string) bool) {
 		for i := range n {
 			if !yield(fmt.Sprintf(`"%d":null`, i)) {
 				return
+			}
+		}
+	}
+}
+
+// Nothing is predicted of few samples, however long ago the first was, and of those that are too old.
+func TestColdStart(t *testing.T) {
+	t.Parallel()
+	pods := []Pod{prod("a", 1000, gib)}
+	for name, c := range map[string]struct {
+		learnt  time.Duration // without a break
+		off     time.Duration // then
+		again   time.Duration // then
+		predict bool
+	}{
+		"a day":                              {25 * time.Hour, 0, 0, true},
+		"a short restart":                    {25 * time.Hour, 10 * time.Minute, 0, true},
+		"a restart in the first day":         {20 * time.Hour, 10 * time.Minute, 5 * time.Hour, true},
+		"ten minutes, and half a day off":    {10 * time.Minute, 12 * time.Hour, 12 * time.Hour, false},
+		"ten minutes, and a day off":         {10 * time.Minute, 24 * time.Hour, time.Minute, false},
+		"ten minutes, and then two days":     {10 * time.Minute, 24 * time.Hour, 25 * time.Hour, true},
+		"one sample of a wrong clock":        {0, 50 * 365 * 24 * time.Hour, 10 * time.Minute, false},
+		"a week off":                         {25 * time.Hour, 7 * 24 * time.Hour, 0, false},
+		"ten minutes after a week off":       {25 * time.Hour, 7 * 24 * time.Hour, 10 * time.Minute, false},
+		"a clock that is a week behind then": {25 * time.Hour, -7 * 24 * time.Hour, 10 * time.Minute, false},
+	} {
+		p := New(Settings{})
+		now := learn(p, begin, c.learnt, pods...).Add(c.off)
+		text, err := p.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(Settings{}) // after a restart; p is one whose meter failed
+		if c.off >= 0 {      // else it is refused
+			if err := q.Restore(now, text); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		for _, p := range []*Predictor{p, q} {
+			if c.again > 0 {
+				learn(p, now, c.again, pods...)
+			}
+			got := p.Reclaimable(now.Add(c.again), node, pods)
+			if (got != batch.Amount{}) != c.predict {
+				t.Errorf("%s: %+v is reclaimable", name, got)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package predict
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -21,13 +22,13 @@ type text struct {
 
 // modelText is a model: weights, as multiples of least, by the number of their bucket.
 type modelText struct {
-	First  time.Time     `json:"first"`
 	Last   time.Time     `json:"last"`
+	Seen   int64         `json:"seenSeconds"`
 	CPU    map[int]int64 `json:"cpu"`
 	Memory map[int]int64 `json:"memory"`
 }
 
-const version = 1
+const version = 2
 
 // Text is what was learnt, for Restore.
 func (p *Predictor) Text() ([]byte, error) {
@@ -39,10 +40,10 @@ func (p *Predictor) Text() ([]byte, error) {
 }
 
 func textOf(m *model) *modelText {
-	if m.first.IsZero() {
+	if m.last.IsZero() {
 		return nil
 	}
-	return &modelText{m.first, m.last, sparse(m.cpu), sparse(m.memory)}
+	return &modelText{m.last, int64(m.seen / time.Second), sparse(m.cpu), sparse(m.memory)}
 }
 
 func sparse(weights []float64) map[int]int64 {
@@ -55,7 +56,11 @@ func sparse(weights []float64) map[int]int64 {
 	return all
 }
 
-// Restore takes what another Predictor had learnt by now. With an error nothing has changed.
+// ErrClock is that samples are of the future: the clock is behind, or was ahead.
+var ErrClock = errors.New("samples of the future")
+
+// Restore takes what another Predictor had learnt by now, in place of what this one has. With an
+// error, which may be ErrClock, nothing has changed.
 func (p *Predictor) Restore(now time.Time, learnt []byte) error {
 	if len(learnt) > MaxText {
 		return fmt.Errorf("longer than %d MiB", MaxText>>20)
@@ -96,20 +101,21 @@ func (p *Predictor) Restore(now time.Time, learnt []byte) error {
 }
 
 func (t *modelText) model(m *model, now time.Time) (err error) {
-	if t.First.IsZero() || t.First.After(t.Last) || t.Last.Sub(now) > ahead {
-		return fmt.Errorf("samples from %s to %s, and it is %s", t.First.Format(time.RFC3339), t.Last.Format(time.RFC3339), now.Format(time.RFC3339))
+	if t.Last.IsZero() || t.Seen < 0 || t.Seen > math.MaxInt32 {
+		return fmt.Errorf("samples of %d s until %s: no model has that", t.Seen, t.Last.Format(time.RFC3339))
 	}
-	m.first, m.last = t.First, t.Last
+	if t.Last.Sub(now) > old {
+		return fmt.Errorf("%w: until %s", ErrClock, t.Last.Format(time.RFC3339))
+	}
+	m.last, m.seen = t.Last, time.Duration(t.Seen)*time.Second
 	if m.cpu, err = dense(t.CPU, cpu); err == nil {
 		m.memory, err = dense(t.Memory, memory)
 	}
 	return err
 }
 
-const (
-	most  = 1e6            // more than the weight of all samples can be, one a minute
-	ahead = 24 * time.Hour // that a clock may be set back
-)
+// most is more than the weight of all samples can be, one a minute.
+const most = 1e6
 
 func dense(weights map[int]int64, s *scale) ([]float64, error) {
 	all := make([]float64, s.buckets)

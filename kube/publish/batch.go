@@ -72,7 +72,7 @@ func (a *Agent) batch(ctx context.Context) {
 		defer every.Stop()
 		learning = every.C
 		defer func() {
-			if err := l.keep(); err != nil {
+			if err := l.keep(time.Now()); err != nil {
 				told.note(err)
 			}
 		}()

@@ -185,6 +185,7 @@ func TestLearner(t *testing.T) {
 	}
 	for _, spoil := range []func() error{
 		func() error { return os.WriteFile(b.Learnt, []byte(once[:20]), 0o600) },
+		func() error { return os.WriteFile(b.Learnt, []byte(`{"version":3}`), 0o600) },
 		func() error { return os.Chmod(b.Learnt, 0o666) },
 		func() error { return errors.Join(os.Remove(b.Learnt), os.Symlink("/etc/passwd", b.Learnt)) },
 	} {
@@ -195,15 +196,86 @@ func TestLearner(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), b.Learnt) || !strings.Contains(err.Error(), "learnt anew") || text(l) != nothing {
 			t.Errorf("%v, %s", err, text(l))
 		}
-		if err := l.keep(); err != nil { // what is there is replaced
-			t.Error(err)
+		info, err := os.Lstat(b.Learnt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // what is there is moved, once
+			if err := l.keep(begin); err != nil {
+				t.Error(err)
+			}
+		}
+		if is, err := os.Lstat(l.aside()); err != nil || !os.SameFile(info, is) {
+			t.Errorf("the file that could not be read is gone: %v", err)
 		}
 		if kept, err := os.ReadFile(b.Learnt); err != nil || string(kept) != nothing {
 			t.Errorf("%s, %v", kept, err)
 		}
 	}
 	b.Learnt = filepath.Join(dir, "learnt.json", "below a file")
-	if l, _ := newLearner(b, begin); l.keep() == nil {
+	if l, _ := newLearner(b, begin); l.keep(begin) == nil {
 		t.Error("kept below a file")
+	}
+}
+
+// A clock that is behind at first costs nothing; a file that is of the future for good is moved.
+func TestLearnerClock(t *testing.T) {
+	t.Parallel()
+	_, pods, _ := apiServer(t, web())
+	all, _ := pods.All()
+	real := time.Now()
+	meter := &figures{r: usage.Report{At: real}}
+	b := &Batch{Meter: meter, Strategy: batch.Strategy{MidCPU: 50}, Learnt: filepath.Join(t.TempDir(), "learnt.json")}
+	before, err := newLearner(b, real)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before.learn(real, all)
+	if err := before.keep(real); err != nil {
+		t.Fatal(err)
+	}
+	was, err := os.ReadFile(b.Learnt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// begun has a learner that began some time before the file was written.
+	begun := func() (l *learner, now time.Time) {
+		t.Helper()
+		now = real.Add(-48 * time.Hour)
+		l, err := newLearner(b, now)
+		if !errors.Is(err, predict.ErrClock) || !strings.Contains(err.Error(), "waits") {
+			t.Fatal(err)
+		}
+		for range 20 { // beyond keepEvery
+			now = now.Add(predict.Every)
+			meter.r.At = now
+			l.learn(now, all)
+		}
+		if err := l.keep(now); !errors.Is(err, predict.ErrClock) { // the agent ends
+			t.Errorf("kept: %v", err)
+		}
+		if is, err := os.ReadFile(b.Learnt); err != nil || string(is) != string(was) {
+			t.Fatalf("%s, %v; was %s", is, err, was)
+		}
+		return l, now
+	}
+	l, _ := begun()
+	l.began = real.Add(-20 * time.Minute) // the clock is put right, which this time does not notice
+	l.kept = l.began
+	l.learn(real, all)
+	if text, err := l.Text(); err != nil || string(text) != string(was) || l.unread != nil || l.unkept != nil {
+		t.Errorf("%s, %v, %v; was %s", text, err, l.unread, was)
+	}
+	l, now := begun()
+	for range 60 {
+		now = now.Add(predict.Every)
+		meter.r.At = now
+		l.learn(now, all)
+	}
+	if is, err := os.ReadFile(l.aside()); err != nil || string(is) != string(was) || l.unkept != nil {
+		t.Errorf("aside: %s, %v, %v; was %s", is, err, l.unkept, was)
+	}
+	if again, err := newLearner(b, now); err != nil || again.unread != nil {
+		t.Errorf("what was learnt since cannot be read: %v", err)
 	}
 }

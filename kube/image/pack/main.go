@@ -6,7 +6,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"path/filepath"
 
 	"berth.dev/berth/kube/image"
+	"berth.dev/berth/lab"
 )
 
 func main() {
@@ -42,11 +42,8 @@ func run(out io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
-	var archive bytes.Buffer
-	if err := m.WriteArchive(&archive, *name); err != nil {
-		return err
-	}
-	if err := os.WriteFile(*to, archive.Bytes(), 0o644); err != nil {
+	write := func(w io.Writer) error { return m.WriteArchive(w, *name) }
+	if err := lab.ReplaceFile(*to, write); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(out, m.Manifest.Digest())
