@@ -145,7 +145,7 @@ func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (res podwords.
 	if exact == nil {
 		return res, place.App, true
 	}
-	if c.GetLinux() == nil || sharesOf(exact.Milli) == max(minShares, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
+	if c.GetLinux() == nil || info.tells(exact, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
 		res = exact.Resources
 	}
 	res.QoS = info.QoS
