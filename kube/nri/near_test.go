@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/place"
 )
 
 // nearHost lays devices into the root of a played host: a network card's char device 10:1 and a
@@ -144,4 +145,79 @@ func TestNearRequired(t *testing.T) {
 			t.Errorf("strict %s: %v", strict, err)
 		}
 	}
+}
+
+// A pod that is placed as a whole has its places before the devices of any but its first container
+// are known: a place that is on other nodes is told, or refused where they are a condition.
+func TestNearWhole(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		words         map[string]string
+		first, second int64 // the nodes of their devices; -1 is none
+		nodes         string
+		problem       bool
+		source        string // of the second's nodes
+		refused       bool
+	}{
+		"no device":         {map[string]string{"topologyhints": "true"}, 1, -1, "0", false, "", false},
+		"elsewhere":         {map[string]string{"topologyhints": "true"}, 0, 1, "0", true, "", false},
+		"strict elsewhere":  {map[string]string{"topologyhints": "true", "strict.topologyhints": "true"}, 0, 1, "0", true, "", true},
+		"it is there":       {map[string]string{"topologyhints": "true", "strict.topologyhints": "true"}, -1, 0, "0", false, ": 1 of its", false},
+		"named by the pod":  {map[string]string{"numa": "1"}, -1, -1, "1", false, "annotation berth.dev/numa", false},
+		"nothing is wanted": {nil, 1, 1, "0", false, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			opt, heard := options(t, "2s1n4c2t")
+			nearHost(t, opt.Node.Root.Name())
+			server := known{}
+			opt.Pods = server
+			p := open(t, opt)
+			q := server.of("web", needs("a", place.App, 2000), needs("b", place.App, 2000))
+			q.Annotations = nearWords(c.words)
+			q.Annotations["berth.dev/scope"] = "pod"
+			create := func(name string, node int64) error {
+				box := container(q, name, 2000)
+				if node >= 0 {
+					box.Linux.Devices = cards(node)
+				}
+				_, _, err := p.CreateContainer(ctx, q, box)
+				return err
+			}
+			must(t, create("a", c.first))
+			if err := create("b", c.second); (err != nil) != c.refused {
+				t.Errorf("refused: %v, want %v", err, c.refused)
+			}
+			if c.refused { // and where it runs already, too late to refuse it
+				running := container(q, "b", 2000)
+				running.State, running.Linux.Devices = api.ContainerState_CONTAINER_RUNNING, cards(c.second)
+				_, err := p.Synchronize(ctx, []*api.PodSandbox{q}, []*api.Container{running})
+				must(t, err)
+				if told := heard.kinds(Fallback); len(told) != 1 || !strings.Contains(told[0], "in the shared pool: ") {
+					t.Errorf("%q", told)
+				}
+			}
+			w, err := p.node.Get(ctx, "default/web/b")
+			must(t, err)
+			s, err := p.node.State(ctx)
+			must(t, err)
+			if got := s.Topology().NodesOf(w.Grant.Own).String(); got != c.nodes {
+				t.Errorf("CPUs of nodes %s, want %s", got, c.nodes)
+			}
+			if from := w.Spec.Annotations[agent.SourcePrefix+"nodes"]; !strings.Contains(from, c.source) || (from == "") != (c.source == "") {
+				t.Errorf("source %q, want %q", from, c.source)
+			}
+			problems := strings.Join(heard.kinds(Word), "\n")
+			want := `topologyhints.resource-policy.nri.io: "1": not followed: its pod was placed as a whole`
+			if strings.Contains(problems, want) != c.problem || (problems == "") == c.problem {
+				t.Errorf("problems %q", problems)
+			}
+		})
+	}
+}
+
+// cards are the network card of a node.
+func cards(node int64) []*api.LinuxDevice {
+	return []*api.LinuxDevice{{Path: "/dev/card", Type: "c", Major: 10, Minor: node}}
 }
