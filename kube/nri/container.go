@@ -78,7 +78,9 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
-	p.placeNear(&a, &r, c)
+	if err := p.placeNear(&a, &r, c); err != nil {
+		return a, err
+	}
 	p.chooseClasses(&a, &r, c)
 	limitPod(&a, &r, pod)
 	if err := p.problems(pod, c, &r); err != nil {

@@ -18,11 +18,11 @@ import (
 
 // placeNear has a container come from the NUMA nodes of its devices and mounts, where its pod
 // asks for it. Nodes that the pod names itself are stronger. What the kernel tells no node of is
-// near to every one.
-func (p *Plugin) placeNear(a *asked, r *podwords.Reading, c *api.Container) {
+// near to every one. A *RefusedError is that nothing is known, where it is a condition.
+func (p *Plugin) placeNear(a *asked, r *podwords.Reading, c *api.Container) error {
 	near := &r.Wish.Near
 	if !near.Asked() {
-		return
+		return nil
 	}
 	word := ""
 	for _, s := range r.Sources {
@@ -36,22 +36,26 @@ func (p *Plugin) placeNear(a *asked, r *podwords.Reading, c *api.Container) {
 	nodes, things, err := p.nodesOf(near, c)
 	if err != nil {
 		problem(podwords.NotFollowed, "where its devices and mounts are is not known: %w", err)
-		return
+		if near.Required() {
+			return &RefusedError{podwords.Problems(r.Problems[len(r.Problems)-1:])}
+		}
+		return nil
 	}
 	request := &a.spec.Request
 	switch {
 	case nodes.IsEmpty():
-		return
+		return nil
 	case !request.Nodes.IsEmpty():
 		if request.Nodes != nodes {
 			problem(podwords.Contradiction, "its devices and mounts are near NUMA nodes %s, and it asks for %s by name; this wins", nodes, request.Nodes)
 		}
-		return
+		return nil
 	case near.Pick != nil && *near.Pick && nodes.Len() > 1:
 		problem(podwords.NotFollowed, "its devices and mounts are near NUMA nodes %s: own CPUs are not divided over them, and come from the fewest of them", nodes)
 	}
 	request.Nodes, request.NodesRequired, a.required = nodes, near.Required(), near.Required()
 	a.spec.Annotations[agent.SourcePrefix+"nodes"] = fmt.Sprintf("%s: %d of its devices and mounts", word, things)
+	return nil
 }
 
 // nodesOf are the NUMA nodes with CPUs that a container's devices and mounts are near to, and how

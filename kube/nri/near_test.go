@@ -147,6 +147,27 @@ func TestNearRequired(t *testing.T) {
 	}
 }
 
+// Where the mounts of the host cannot be read, a container runs that does not make it a condition.
+func TestNearUnknown(t *testing.T) {
+	t.Parallel()
+	for strict, refused := range map[string]bool{"true": true, "false": false} {
+		opt, heard := options(t, "2s1n4c2t")
+		nearHost(t, opt.Node.Root.Name())
+		must(t, os.WriteFile(filepath.Join(opt.Node.Root.Name(), "proc/1/mountinfo"), []byte("1 0\n"), 0o644))
+		p := open(t, opt)
+		words := nearWords(map[string]string{"topologyhints": "true", "strict.topologyhints": strict})
+		delete(words, "berth.dev/class")
+		q := guaranteed(pod("web", words))
+		c := container(q, "a", 2000)
+		c.Mounts = []*api.Mount{{Destination: "/x", Source: "/data/db", Type: "bind"}}
+		_, _, err := p.CreateContainer(context.Background(), q, c)
+		told := strings.Join(heard.kinds(map[bool]string{true: Rejected, false: Word}[refused]), "\n")
+		if (err != nil) != refused || !strings.Contains(told, "topologyhints.resource-policy.nri.io: \"\": not followed: where its devices and mounts are is not known") {
+			t.Errorf("strict %s: %v; told %q", strict, err, told)
+		}
+	}
+}
+
 // A pod that is placed as a whole has its places before the devices of any but its first container
 // are known: a place that is on other nodes is told, or refused where they are a condition.
 func TestNearWhole(t *testing.T) {
