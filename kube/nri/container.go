@@ -78,7 +78,7 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
-	if err := p.placeNear(&a, &r, c); err != nil {
+	if err := p.placeNear(&a, &r, pod, c); err != nil {
 		return a, err
 	}
 	p.chooseClasses(&a, &r, c)

@@ -46,6 +46,8 @@ func nearHost(t *testing.T, root string) {
 2 1 8:1 / /data rw - ext4 /dev/sda1 rw
 3 2 253:0 / /data/mapped rw - xfs /dev/mapper/x rw
 4 2 0:99 / /data/nfs rw - nfs4 server:/x rw
+5 1 8:1 / /var/lib rw - ext4 /dev/sda1 rw
+6 1 0:25 / /run rw - tmpfs tmpfs rw
 `)
 }
 
@@ -59,6 +61,7 @@ func TestNear(t *testing.T) {
 	bind := func(source string) *api.Mount {
 		return &api.Mount{Destination: "/x", Source: source, Type: "bind"}
 	}
+	with := func(m *api.Mount) []*api.Mount { return append(everyContainers(), m) }
 	for name, c := range map[string]struct {
 		words   map[string]string
 		devices []*api.LinuxDevice
@@ -67,19 +70,23 @@ func TestNear(t *testing.T) {
 		source  string
 		problem string
 	}{
-		"nothing said":      {nil, []*api.LinuxDevice{char(1)}, nil, "0", "", ""},
-		"device":            {map[string]string{"topologyhints": "true"}, []*api.LinuxDevice{null, char(1)}, nil, "1", ": 1 of its", ""},
-		"whole disk":        {map[string]string{"topologyhints": "devices"}, []*api.LinuxDevice{{Path: "/dev/sda", Type: "b", Major: 8}}, nil, "1", ": 1 of its", ""},
-		"mount":             {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{bind("/data/db")}, "1", ": 1 of its", ""},
-		"mapped mount":      {map[string]string{"topologyhints": "mounts"}, nil, []*api.Mount{bind("/data/mapped/../mapped/db")}, "1", ": 1 of its", ""},
-		"no block device":   {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{bind("/data/nfs/db"), bind("/etc"), bind("../data"), {Type: "proc", Source: "/data"}}, "0", "", ""},
-		"devices only":      {map[string]string{"topologyhints": "devices"}, nil, []*api.Mount{bind("/data/db")}, "0", "", ""},
-		"denied":            {map[string]string{"deny.topologyhints": "{paths: [/dev/card]}"}, []*api.LinuxDevice{char(1)}, nil, "0", "", ""},
-		"of no node":        {map[string]string{"strict.topologyhints": "true"}, []*api.LinuxDevice{char(2)}, nil, "0", "", ""},
-		"of a missing node": {map[string]string{"strict.topologyhints": "true"}, []*api.LinuxDevice{char(9)}, nil, "0", "", ""},
-		"picked":            {map[string]string{"pick-resources-by-hints": "true"}, []*api.LinuxDevice{char(1)}, nil, "1", ": 1 of its", ""},
-		"picked of two":     {map[string]string{"pick-resources-by-hints": "true"}, []*api.LinuxDevice{char(0), char(1)}, nil, "0", ": 2 of its", "not divided"},
-		"named":             {map[string]string{"topologyhints": "true", "numa": "0"}, []*api.LinuxDevice{char(1)}, nil, "0", "annotation berth.dev/numa", "this wins"},
+		"nothing said":       {nil, []*api.LinuxDevice{char(1)}, nil, "0", "", ""},
+		"device":             {map[string]string{"topologyhints": "true"}, []*api.LinuxDevice{null, char(1)}, nil, "1", ": 1 of its", ""},
+		"whole disk":         {map[string]string{"topologyhints": "devices"}, []*api.LinuxDevice{{Path: "/dev/sda", Type: "b", Major: 8}}, nil, "1", ": 1 of its", ""},
+		"mount":              {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{bind("/data/db")}, "1", ": 1 of its", ""},
+		"mapped mount":       {map[string]string{"topologyhints": "mounts"}, nil, []*api.Mount{bind("/data/mapped/../mapped/db")}, "1", ": 1 of its", ""},
+		"no block device":    {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{bind("/data/nfs/db"), bind("/etc"), bind("../data"), {Type: "proc", Source: "/data"}}, "0", "", ""},
+		"of every container": {map[string]string{"topologyhints": "true"}, nil, everyContainers(), "0", "", ""},
+		"empty directory":    {map[string]string{"topologyhints": "true"}, nil, with(kubeletMount("/cache", "volumes/kubernetes.io~empty-dir/cache", "rw")), "1", ": 1 of its", ""},
+		"of the host":        {map[string]string{"topologyhints": "true"}, nil, with(&api.Mount{Destination: "/library", Source: "/var/lib/db", Type: "bind", Options: []string{"rbind", "rprivate", "rw"}}), "1", ": 1 of its", ""},
+		"read only":          {map[string]string{"topologyhints": "true"}, nil, []*api.Mount{{Destination: "/x", Source: "/data/db", Type: "bind", Options: []string{"rbind", "rprivate", "ro"}}}, "0", "", ""},
+		"devices only":       {map[string]string{"topologyhints": "devices"}, nil, []*api.Mount{bind("/data/db")}, "0", "", ""},
+		"denied":             {map[string]string{"deny.topologyhints": "{paths: [/dev/card]}"}, []*api.LinuxDevice{char(1)}, nil, "0", "", ""},
+		"of no node":         {map[string]string{"strict.topologyhints": "true"}, []*api.LinuxDevice{char(2)}, nil, "0", "", ""},
+		"of a missing node":  {map[string]string{"strict.topologyhints": "true"}, []*api.LinuxDevice{char(9)}, nil, "0", "", ""},
+		"picked":             {map[string]string{"pick-resources-by-hints": "true"}, []*api.LinuxDevice{char(1)}, nil, "1", ": 1 of its", ""},
+		"picked of two":      {map[string]string{"pick-resources-by-hints": "true"}, []*api.LinuxDevice{char(0), char(1)}, nil, "0", ": 2 of its", "not divided"},
+		"named":              {map[string]string{"topologyhints": "true", "numa": "0"}, []*api.LinuxDevice{char(1)}, nil, "0", "annotation berth.dev/numa", "this wins"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,6 +114,39 @@ func TestNear(t *testing.T) {
 			}
 		})
 	}
+}
+
+// kubeletMount is a mount of the kubelet's directory of the pod web.
+func kubeletMount(to, of, access string) *api.Mount {
+	return &api.Mount{Destination: to, Source: "/var/lib/kubelet/pods/uid-web/" + of, Type: "bind", Options: []string{"rbind", "rprivate", access}}
+}
+
+// everyContainers are the mounts that a container of the pod web has besides its own: those of
+// containerd, of the kubelet, and of volumes that are not data.
+func everyContainers() []*api.Mount {
+	all := []*api.Mount{
+		{Destination: "/proc", Source: "proc", Type: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Source: "tmpfs", Type: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Source: "devpts", Type: "devpts", Options: []string{"nosuid", "noexec"}},
+		{Destination: "/dev/mqueue", Source: "mqueue", Type: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Source: "sysfs", Type: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/sys/fs/cgroup", Source: "cgroup", Type: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
+		{Destination: "/dev/shm", Source: "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/0f/shm", Type: "bind", Options: []string{"rbind", "rprivate", "rw"}},
+		kubeletMount("/etc/hosts", "etc-hosts", "rw"),
+		kubeletMount("/dev/termination-log", "containers/a/0c5f36a1", "rw"),
+		kubeletMount("/var/log/last", "containers/a/0c5f36a1", "rw"), // where terminationMessagePath says so
+		kubeletMount("/var/run/secrets/kubernetes.io/serviceaccount", "volumes/kubernetes.io~projected/kube-api-access-x7k2p", "ro"),
+	}
+	for _, file := range []string{"hostname", "resolv.conf"} {
+		all = append(all, &api.Mount{Destination: "/etc/" + file, Source: "/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/0f/" + file, Type: "bind", Options: []string{"rbind", "rprivate", "rw"}})
+	}
+	for _, kind := range []string{"configmap", "secret", "projected", "downward-api"} {
+		all = append(all, kubeletMount("/srv/"+kind, "volumes/kubernetes.io~"+kind+"/v", "rw"))
+	}
+	for _, to := range []string{"/lib/modules", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/etc/ssl"} {
+		all = append(all, &api.Mount{Destination: to, Source: "/var/lib/host" + to, Type: "bind", Options: []string{"rbind", "rprivate", "rw"}})
+	}
+	return all
 }
 
 // nearWords are words of nri-plugins and Berth for a pod with cores of its own.
