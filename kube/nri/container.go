@@ -78,7 +78,9 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
-	p.placeNear(&a, &r, c)
+	if err := p.placeNear(&a, &r, pod, c); err != nil {
+		return a, err
+	}
 	p.chooseClasses(&a, &r, c)
 	limitPod(&a, &r, pod)
 	if err := p.problems(pod, c, &r); err != nil {
@@ -145,7 +147,7 @@ func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (res podwords.
 	if exact == nil {
 		return res, place.App, true
 	}
-	if c.GetLinux() == nil || sharesOf(exact.Milli) == max(minShares, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
+	if c.GetLinux() == nil || info.tells(exact, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
 		res = exact.Resources
 	}
 	res.QoS = info.QoS

@@ -134,9 +134,26 @@ func TestFewestNodes(t *testing.T) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	must(t, create("torn", 8000, "BestEffort"))
-	for cpus, nodes := range map[int]int{0: 1, 16: 1, 17: 2, 32: 2, 33: 0} {
-		if got := p.fewestNodes(cpus); got != nodes {
-			t.Errorf("%d CPUs: %d nodes, want %d", cpus, got, nodes)
+	for kept, want := range map[string]map[int]int{ // by the CPUs that nobody can own
+		"floor":    {0: 1, 16: 1, 17: 2, 31: 2, 32: 0},
+		"reserved": {0: 1, 14: 1, 15: 2, 28: 2, 29: 0},
+		"both":     {0: 1, 14: 1, 15: 2, 26: 2, 27: 0},
+		"none":     {0: 1, 16: 1, 17: 2, 32: 2, 33: 0},
+	} {
+		opt, _ := options(t, "2s1n8c2t")
+		switch c := &opt.Node.Config; kept {
+		case "reserved":
+			c.Reserved = setOf(0, 1, 8, 9)
+		case "both":
+			c.Reserved, c.Floor = setOf(0, 1, 8, 9), setOf(2, 3)
+		case "none":
+			c.NoFloor = true
+		}
+		p := open(t, opt)
+		for cpus, nodes := range want {
+			if got := p.fewestNodes(cpus); got != nodes {
+				t.Errorf("%s: %d CPUs: %d nodes, want %d", kept, cpus, got, nodes)
+			}
 		}
 	}
 }

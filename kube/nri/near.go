@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,11 +19,11 @@ import (
 
 // placeNear has a container come from the NUMA nodes of its devices and mounts, where its pod
 // asks for it. Nodes that the pod names itself are stronger. What the kernel tells no node of is
-// near to every one.
-func (p *Plugin) placeNear(a *asked, r *podwords.Reading, c *api.Container) {
+// near to every one. A *RefusedError is that nothing is known, where it is a condition.
+func (p *Plugin) placeNear(a *asked, r *podwords.Reading, pod *api.PodSandbox, c *api.Container) error {
 	near := &r.Wish.Near
 	if !near.Asked() {
-		return
+		return nil
 	}
 	word := ""
 	for _, s := range r.Sources {
@@ -33,30 +34,34 @@ func (p *Plugin) placeNear(a *asked, r *podwords.Reading, c *api.Container) {
 	problem := func(kind podwords.Kind, format string, args ...any) {
 		r.Problems = append(r.Problems, podwords.Problem{Word: word, Kind: kind, Err: fmt.Errorf(format, args...)})
 	}
-	nodes, things, err := p.nodesOf(near, c)
+	nodes, things, err := p.nodesOf(near, pod, c)
 	if err != nil {
 		problem(podwords.NotFollowed, "where its devices and mounts are is not known: %w", err)
-		return
+		if near.Required() {
+			return &RefusedError{podwords.Problems(r.Problems[len(r.Problems)-1:])}
+		}
+		return nil
 	}
 	request := &a.spec.Request
 	switch {
 	case nodes.IsEmpty():
-		return
+		return nil
 	case !request.Nodes.IsEmpty():
 		if request.Nodes != nodes {
 			problem(podwords.Contradiction, "its devices and mounts are near NUMA nodes %s, and it asks for %s by name; this wins", nodes, request.Nodes)
 		}
-		return
+		return nil
 	case near.Pick != nil && *near.Pick && nodes.Len() > 1:
 		problem(podwords.NotFollowed, "its devices and mounts are near NUMA nodes %s: own CPUs are not divided over them, and come from the fewest of them", nodes)
 	}
 	request.Nodes, request.NodesRequired, a.required = nodes, near.Required(), near.Required()
 	a.spec.Annotations[agent.SourcePrefix+"nodes"] = fmt.Sprintf("%s: %d of its devices and mounts", word, things)
+	return nil
 }
 
 // nodesOf are the NUMA nodes with CPUs that a container's devices and mounts are near to, and how
 // many of these are near to one.
-func (p *Plugin) nodesOf(near *podwords.Near, c *api.Container) (nodes cpuset.Set, things int, err error) {
+func (p *Plugin) nodesOf(near *podwords.Near, pod *api.PodSandbox, c *api.Container) (nodes cpuset.Set, things int, err error) {
 	fsys := p.opt.Node.Root.FS()
 	add := func(dir string) {
 		some := nodesOfDevice(fsys, dir, 0).Intersect(p.nodes)
@@ -75,7 +80,7 @@ func (p *Plugin) nodesOf(near *podwords.Near, c *api.Container) (nodes cpuset.Se
 	}
 	var mounts []kernel.Mount
 	for _, m := range c.GetMounts() {
-		if m.GetType() != "bind" || !path.IsAbs(m.GetSource()) || !near.Concerns(false, m.GetSource()) {
+		if !isData(m, pod.GetUid()) || !near.Concerns(false, m.GetSource()) {
 			continue
 		}
 		if mounts == nil {
@@ -93,6 +98,25 @@ func (p *Plugin) nodesOf(near *podwords.Near, c *api.Container) (nodes cpuset.Se
 		}
 	}
 	return nodes, things, nil
+}
+
+// isData reports whether a mount can be of data that a container works on. Every container has
+// others: files of its kubelet and its runtime, which lie on the disk of the host's root.
+func isData(m *api.Mount, pod string) bool {
+	source, to := path.Clean(m.GetSource()), path.Clean("/"+m.GetDestination())
+	if m.GetType() != "bind" || !path.IsAbs(source) || slices.Contains(m.GetOptions(), "ro") {
+		return false
+	}
+	system := func(dir string) bool { return kernel.Within(to, dir) }
+	if slices.ContainsFunc([]string{"/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sys", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec"}, system) {
+		return false
+	}
+	// The kubelet's directory may be any; in it, that of a pod is named by the pod's UID.
+	_, of, ok := strings.Cut(source, "/pods/"+pod+"/")
+	kubelets := func(dir string) bool { return kernel.Within(of, dir) }
+	return !ok || pod == "" || !slices.ContainsFunc([]string{
+		"containers", "volumes/kubernetes.io~configmap", "volumes/kubernetes.io~secret", "volumes/kubernetes.io~projected", "volumes/kubernetes.io~downward-api",
+	}, kubelets)
 }
 
 // deviceBelow is the number of the block device of the file system that a path lies in, "" if

@@ -83,7 +83,7 @@ type Plugin struct {
 	table   *table
 	online  cpuset.Set
 	nodes   cpuset.Set // NUMA nodes with CPUs
-	sizes   []int      // how many CPUs of theirs are for workloads, the most first
+	sizes   []int      // how many CPUs of theirs workloads can own, the most first
 	threads int        // CPUs of a core
 	placer  bool       // the policy can place pods as a whole
 	scoped  bool       // and does
@@ -149,9 +149,10 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.placer, p.scoped = ok, ok && placer.PodScope()
 	p.online = s.Topology().Machine().Online
 	p.nodes = s.Topology().NodesOf(p.online)
-	allowed := s.Config().Allowed
+	conf := s.Config()
+	ownable := conf.Allowed.Minus(conf.Reserved).Minus(conf.Floor)
 	for _, node := range s.Topology().Units(machine.Node) {
-		p.sizes = append(p.sizes, node.CPUs.Overlap(&allowed))
+		p.sizes = append(p.sizes, node.CPUs.Overlap(&ownable))
 	}
 	slices.SortFunc(p.sizes, func(a, b int) int { return b - a })
 	p.threads, _ = s.Topology().ThreadsPerCore()

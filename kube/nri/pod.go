@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -61,6 +62,9 @@ func (p *Plugin) take(ctx context.Context, pod *api.PodSandbox, c *api.Container
 	var lost []refused
 	w, err := p.node.Get(ctx, a.spec.Request.ID)
 	if err == nil {
+		if err = p.elsewhere(ctx, pod, c, a, &w); err != nil {
+			return w, err
+		}
 		a.keepClasses(&w)
 		w, lost, err = p.arrive(ctx, &w, a.spec, a.strict)
 	}
@@ -79,6 +83,34 @@ func (p *Plugin) take(ctx context.Context, pod *api.PodSandbox, c *api.Container
 	}
 	return w, nil
 }
+
+// elsewhere tells of a container whose place is not on the NUMA nodes that it asks for: its pod has
+// had that since before it came, and with it what is known of its devices. Where these nodes are a
+// condition it is an error.
+func (p *Plugin) elsewhere(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked, w *agent.Workload) error {
+	wants, has := &a.spec.Request, &w.Spec.Request
+	if !a.whole || wants.Nodes.IsEmpty() || wants.Nodes == has.Nodes && (has.NodesRequired || !wants.NodesRequired) {
+		return nil
+	}
+	s, err := p.node.State(ctx)
+	if err != nil {
+		return err
+	}
+	if own := w.Grant.Own; !own.IsEmpty() && s.Topology().CPUsOf(wants.Nodes).Contains(own) {
+		return nil
+	}
+	const source = agent.SourcePrefix + "nodes"
+	word, _, _ := strings.Cut(a.spec.Annotations[source], ":")
+	delete(a.spec.Annotations, source)
+	problem := podwords.Problem{Word: word, Value: wants.Nodes.String(), Kind: podwords.NotFollowed, Err: errElsewhere}
+	err = p.problems(pod, c, &podwords.Reading{Problems: []podwords.Problem{problem}})
+	if err == nil && (a.strict || wants.NodesRequired) {
+		return &RefusedError{&problem}
+	}
+	return err
+}
+
+var errElsewhere = errors.New("its pod was placed as a whole before the container's devices and mounts were known, and its place is on other NUMA nodes")
 
 func isGone(err error) bool {
 	var gone *place.NotHeldError

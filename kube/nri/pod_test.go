@@ -180,8 +180,28 @@ func TestWithinPod(t *testing.T) {
 	}
 }
 
+// kubelets make a container that asks for nothing in a pod with limits of its own: with none of
+// them, as a kubelet does that leaves the limits to the pod's group, or with all of them.
+var kubelets = map[string]func(known, *api.PodSandbox, string) *api.Container{
+	"without the pod's limits": func(_ known, p *api.PodSandbox, name string) *api.Container { return container(p, name, 0) },
+	"with the pod's limits": func(k known, p *api.PodSandbox, name string) *api.Container {
+		c := container(p, name, k[p.Uid].LimitMilli)
+		c.Linux.Resources.Memory = &api.LinuxMemory{Limit: api.Int64(k[p.Uid].Memory)}
+		return c
+	},
+}
+
 func TestPodLevelResources(t *testing.T) {
 	t.Parallel()
+	for name, made := range kubelets {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			podLevelResources(t, made)
+		})
+	}
+}
+
+func podLevelResources(t *testing.T, container func(known, *api.PodSandbox, string) *api.Container) {
 	for _, c := range []struct {
 		policy place.Policy // nil is the default
 		own    int
@@ -196,10 +216,10 @@ func TestPodLevelResources(t *testing.T) {
 			}
 		})
 		one := api.podOf("one", 4000, 1<<20, needs("a", place.App, 0))
-		must(t, n.create(one, container(one, "a", 0), c.own))
+		must(t, n.create(one, container(api, one, "a"), c.own))
 		two := api.podOf("two", 2000, 1<<20, needs("a", place.App, 0), needs("b", place.App, 0))
-		must(t, n.create(two, container(two, "a", 0), 0))
-		must(t, n.create(two, container(two, "b", 0), 0))
+		must(t, n.create(two, container(api, two, "a"), 0))
+		must(t, n.create(two, container(api, two, "b"), 0))
 		n.asBooks("pods with resources of their own")
 		all, err := n.p.node.List(context.Background())
 		must(t, err)
@@ -218,13 +238,18 @@ func TestPodLevelResources(t *testing.T) {
 // By words the containers of a pod get no more together than the pod has.
 func TestPodLevelWords(t *testing.T) {
 	t.Parallel()
-	api := known{}
-	n := newNode(t, "1s1n8c1t", func(o *Options) { o.Pods = api })
-	p := api.podOf("p", 4000, 0, needs("a", place.App, 0), needs("b", place.App, 0))
-	p.Annotations = map[string]string{"berth.dev/cpus.a": "2", "berth.dev/cpus.b": "3"}
-	must(t, n.create(p, container(p, "a", 0), 2))
-	must(t, n.create(p, container(p, "b", 0), 0))
-	if told := strings.Join(n.heard.kinds(Word), "\n"); !strings.Contains(told, "it requests 2000 thousandths of a CPU") {
-		t.Errorf("%q", told)
+	for name, made := range kubelets {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := known{}
+			n := newNode(t, "1s1n8c1t", func(o *Options) { o.Pods = api })
+			p := api.podOf("p", 4000, 1<<20, needs("a", place.App, 0), needs("b", place.App, 0))
+			p.Annotations = map[string]string{"berth.dev/cpus.a": "2", "berth.dev/cpus.b": "3"}
+			must(t, n.create(p, made(api, p, "a"), 2))
+			must(t, n.create(p, made(api, p, "b"), 0))
+			if told := strings.Join(n.heard.kinds(Word), "\n"); !strings.Contains(told, "it requests 2000 thousandths of a CPU") {
+				t.Errorf("%q", told)
+			}
+		})
 	}
 }

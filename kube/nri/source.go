@@ -52,6 +52,14 @@ func (p *PodInfo) Container(name string) *ContainerInfo {
 	return nil
 }
 
+// tells reports whether a container with such shares has what the API server tells. Of one that asks
+// for no CPUs these are its pod's limit, if there is one: the kubelet has it request what limits it.
+func (p *PodInfo) tells(c *ContainerInfo, shares uint64) bool {
+	shares = max(minShares, shares)
+	limit := c.Milli == 0 && c.LimitMilli == 0 && p.LimitMilli > 0
+	return shares == sharesOf(c.Milli) || limit && shares == sharesOf(p.LimitMilli)
+}
+
 // within is what a container may have of its pod's own resources, of which all containers have no
 // more together: its own, or where it asks for none, its part of what the others leave. own is
 // false if that is time to share: in such a pod only a container has CPUs of its own whose request

@@ -102,16 +102,20 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 			continue
 		}
 		a, err := p.spec(pod, c, p.table.told(c.GetId()).cpus)
+		if err == nil && p.waits(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
+			var w agent.Workload
+			if w, err = p.take(ctx, pod, c, &a); err == nil {
+				p.name(c.GetId(), &w)
+				continue
+			}
+			if !errors.As(err, new(*RefusedError)) {
+				err = nil // it is placed anew
+			}
+		}
 		if err != nil { // it runs: too late to refuse it
 			p.tell(about(Fallback, pod, c, "it runs in the shared pool: %v", err))
 			p.table.follow(c.GetId())
 			continue
-		}
-		if p.waits(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
-			if w, err := p.take(ctx, pod, c, &a); err == nil {
-				p.name(c.GetId(), &w)
-				continue
-			}
 		}
 		wishes[a.spec.Request.ID] = &a
 		specs = append(specs, a.spec)
