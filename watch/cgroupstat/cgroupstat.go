@@ -12,6 +12,7 @@
 package cgroupstat
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -364,27 +365,34 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	return nil
 }
 
-// limitAbove tells how a group without the cpu controller is throttled: by the limit of the
-// closest group above that has the controller. Where none has, there is no limit: the root of
-// a mount has it, but for the root of the host, which has no limit. So it is for all services of
-// a host with systemd while nobody has set a weight or a quota.
+// limitAbove tells how a group without the cpu controller is throttled: by the quota of the closest
+// group above that has one; the kernel counts no periods of others. Without a quota up to the root
+// of the host, which can have none, it is not throttled. The root of a cgroup namespace is another
+// one, with groups above that cannot be seen: what they do is not known. So it is for all services
+// of a host with systemd while nobody has set a weight or a quota.
 func (f *file) limitAbove(s *sink) error {
 	for dir := f.dir; len(dir) > len(f.root); {
 		dir = path.Dir(dir)
-		if unix.Access(dir+"/cpu.max", unix.F_OK) != nil {
+		quota, err := os.ReadFile(dir + "/cpu.max")
+		if gone(err) || err == nil && bytes.HasPrefix(quota, []byte("max")) {
 			continue
+		}
+		if err != nil {
+			return nil // not known, as in what may not be read
 		}
 		text, err := os.ReadFile(dir + "/cpu.stat")
 		if gone(err) {
 			continue
 		}
 		if err != nil {
-			return nil // not known, as in what may not be read
+			return nil
 		}
 		return limitV2(text, s)
 	}
-	s.add(watch.CPUPeriods, 0)
-	s.add(watch.CPUThrottledPeriods, 0)
+	if gone(unix.Access(f.root+"/cgroup.events", unix.F_OK)) { // which all groups but the root have
+		s.add(watch.CPUPeriods, 0)
+		s.add(watch.CPUThrottledPeriods, 0)
+	}
 	return nil
 }
 
