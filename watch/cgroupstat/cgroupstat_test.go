@@ -208,7 +208,7 @@ func TestSignalsSayWhyNot(t *testing.T) {
 }
 
 // A group without the cpu controller is under the limit of the closest group above that has a quota, at each
-// reading anew; where none has, it is under none.
+// reading anew; where none has, it is under none. What one group counted is no growth of another's count.
 func TestLimitAbove(t *testing.T) {
 	t.Parallel()
 	const bare, limited = "usage_usec 3000000\n", "usage_usec 9000000\nnr_periods %d\nnr_throttled %d\nthrottled_usec 7000000\n"
@@ -257,15 +257,20 @@ func TestLimitAbove(t *testing.T) {
 		want               string
 	}{
 		{"a/b", "", bare, told(0, 0)},
-		{"", "5000", periods(20, 5), told(20, 5)}, // the root of a container
-		{"a", "6000", periods(30, 4), told(30, 4)},
-		{"a/b", "max", periods(0, 0), told(30, 4)}, // which counts no periods
-		{"a", "max", periods(30, 4), told(20, 5)},
-		{"a/b", "7000", periods(40, 3), told(40, 3)},
-		{"a/b/g", "max", "usage_usec 3000000\nnr_periods 1\nnr_throttled 0\n", told(1, 0)},
-		{"a/b/g", "", bare, told(40, 3)},
-		{"a/b", "", bare, told(20, 5)},
-		{"", "", bare, told(0, 0)},
+		{"", "5000", periods(20, 5), told(0, 0)}, // the root of a container
+		{"", "5000", periods(23, 6), told(3, 1)},
+		{"a", "6000", periods(30, 4), told(3, 1)},
+		{"a/b", "max", periods(0, 0), told(3, 1)}, // which counts no periods
+		{"a", "6000", periods(35, 6), told(8, 3)},
+		{"a", "max", periods(35, 6), told(8, 3)},
+		{"", "5000", periods(24, 6), told(9, 3)},
+		{"a/b", "7000", periods(40, 3), told(9, 3)},
+		{"a/b/g", "max", "usage_usec 3000000\nnr_periods 1\nnr_throttled 0\n", told(9, 3)},
+		{"a/b/g", "max", "usage_usec 3000000\nnr_periods 3\nnr_throttled 1\n", told(11, 4)},
+		{"a/b/g", "", bare, told(11, 4)},
+		{"a/b", "7000", periods(41, 4), told(12, 5)},
+		{"a/b", "", bare, told(12, 5)},
+		{"", "", bare, told(12, 5)},
 	} {
 		set(step.group, step.quota, step.stat)
 		got, err := r.Read(watch.Time(i+1), nil)
@@ -285,8 +290,12 @@ func TestLimitAbove(t *testing.T) {
 			t.Errorf("%s of a container, whose groups above cannot be seen: %s, %v", name, show(got), err)
 		}
 	}
+	set("a", "6000", periods(50, 9))
+	if got, err := r.Read(99, nil); err != nil || show(got) != told(12, 5) {
+		t.Errorf("known again: %s, %v", show(got), err)
+	}
 	set("a", "6000", "nr_periods x\n")
-	if got, err := r.Read(99, nil); err == nil || len(got) > 0 {
+	if got, err := r.Read(100, nil); err == nil || len(got) > 0 {
 		t.Errorf("a malformed limit: %v, %v", got, err)
 	}
 }
