@@ -12,6 +12,7 @@
 package cgroupstat
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,6 +80,7 @@ type file struct {
 	name    string
 	parse   parser
 	root    string // of the tree, where the file is to tell of a CPU limit; else ""
+	limit   limit
 	signals Set
 	// told is what the last reading told, used the CPU time of the group just before
 	// it, and round that in which it was last read or repeated; 0 is never.
@@ -86,6 +88,13 @@ type file struct {
 	used    float64
 	round   int
 	repeats uint8 // of the last reading, 2 stands for more
+}
+
+// limit is what the counters of a CPU limit told last. Who tells them changes as the controller is
+// turned on and off, and as quotas come and go: so each goes on from what it was.
+type limit struct {
+	by         string // the directory of the group that told; at first ""
+	last, more [2]float64
 }
 
 // figure is a sample without what all samples of a group have in common.
@@ -343,8 +352,14 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	if err == nil {
 		err = f.parse(text, s)
 	}
-	if err == nil && f.root != "" && !slices.ContainsFunc(s.to[from:], func(one watch.Sample) bool { return one.Quantity == watch.CPUPeriods }) {
-		err = f.limitAbove(s)
+	if err == nil && f.root != "" {
+		by := f.dir
+		if !slices.ContainsFunc(s.to[from:], func(one watch.Sample) bool { return one.Quantity == watch.CPUPeriods }) {
+			by, err = f.limitAbove(s)
+		}
+		if err == nil {
+			f.limit.goOn(by, s.to[from:])
+		}
 	}
 	if f.signals&r.kept == 0 && f.round != t.round-1 {
 		err = errors.Join(err, f.shut())
@@ -364,28 +379,56 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	return nil
 }
 
-// limitAbove tells how a group without the cpu controller is throttled: by the limit of the
-// closest group above that has the controller. Where none has, there is no limit: the root of
-// a mount has it, but for the root of the host, which has no limit. So it is for all services of
-// a host with systemd while nobody has set a weight or a quota.
-func (f *file) limitAbove(s *sink) error {
+// limitAbove tells how a group without the cpu controller is throttled: by the quota of the closest
+// group above that has one; the kernel counts no periods of others. Without a quota up to the root
+// of the host, which can have none, it is not throttled. The root of a cgroup namespace is another
+// one, with groups above that cannot be seen: what they do is not known. So it is for all services
+// of a host with systemd while nobody has set a weight or a quota. By is the directory of the group
+// that has the quota.
+func (f *file) limitAbove(s *sink) (by string, err error) {
 	for dir := f.dir; len(dir) > len(f.root); {
 		dir = path.Dir(dir)
-		if unix.Access(dir+"/cpu.max", unix.F_OK) != nil {
+		quota, err := os.ReadFile(dir + "/cpu.max")
+		if gone(err) || err == nil && bytes.HasPrefix(quota, []byte("max")) {
 			continue
+		}
+		if err != nil {
+			return "", nil // not known, as in what may not be read
 		}
 		text, err := os.ReadFile(dir + "/cpu.stat")
 		if gone(err) {
 			continue
 		}
 		if err != nil {
-			return nil // not known, as in what may not be read
+			return "", nil
 		}
-		return limitV2(text, s)
+		return dir, limitV2(text, s)
 	}
-	s.add(watch.CPUPeriods, 0)
-	s.add(watch.CPUThrottledPeriods, 0)
-	return nil
+	if gone(unix.Access(f.root+"/cgroup.events", unix.F_OK)) { // which all groups but the root have
+		s.add(watch.CPUPeriods, 0)
+		s.add(watch.CPUThrottledPeriods, 0)
+	}
+	return noLimit, nil
+}
+
+// noLimit stands for the group that tells of no limit.
+const noLimit = "none"
+
+// goOn has what is told of a limit by a group go on from what was told before.
+func (l *limit) goOn(by string, told []watch.Sample) {
+	for i, q := range [...]watch.Quantity{watch.CPUPeriods, watch.CPUThrottledPeriods} {
+		at := slices.IndexFunc(told, func(one watch.Sample) bool { return one.Quantity == q })
+		if at < 0 {
+			return
+		}
+		value := &told[at].Value
+		if l.by != "" && l.by != by {
+			l.more[i] = l.last[i] - *value
+		}
+		*value += l.more[i]
+		l.last[i] = *value
+	}
+	l.by = by
 }
 
 // vanished reports whether the group is not in a tree any more, or another one of its

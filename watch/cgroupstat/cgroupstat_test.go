@@ -3,6 +3,7 @@ package cgroupstat
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -206,29 +207,33 @@ func TestSignalsSayWhyNot(t *testing.T) {
 	}
 }
 
-// A group without the cpu controller is under the limit of the closest group above that has it, at each
-// reading anew; where none has, it is under none.
+// A group without the cpu controller is under the limit of the closest group above that has a quota, at each
+// reading anew; where none has, it is under none. What one group counted is no growth of another's count.
 func TestLimitAbove(t *testing.T) {
 	t.Parallel()
 	const bare, limited = "usage_usec 3000000\n", "usage_usec 9000000\nnr_periods %d\nnr_throttled %d\nthrottled_usec 7000000\n"
 	tr := Tree{Version: 2, Controllers: []string{"cpu"}, Dir: t.TempDir()}
-	write := func(group, text string) {
+	write := func(group, name, text string) {
 		t.Helper()
 		dir := filepath.Join(tr.Dir, group)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(dir+"/cpu.stat", []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(text, "nr_periods") {
-			_ = os.Remove(dir + "/cpu.max") // it may not be there
-		} else if err := os.WriteFile(dir+"/cpu.max", []byte("max 100000\n"), 0o644); err != nil {
+	}
+	// set has a group's controller be off, where quota is empty, or on.
+	set := func(group, quota, stat string) {
+		t.Helper()
+		if write(group, "cpu.stat", stat); quota != "" {
+			write(group, "cpu.max", quota+" 100000\n")
+		} else if err := os.Remove(filepath.Join(tr.Dir, group, "cpu.max")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
 	}
 	for _, group := range []string{"", "a", "a/b", "a/b/g"} {
-		write(group, bare)
+		set(group, "", bare)
 	}
 	r, err := Open([]Tree{tr}, "a/b/g", Usage, Throttling)
 	if err != nil {
@@ -246,21 +251,28 @@ func TestLimitAbove(t *testing.T) {
 	told := func(periods, throttled int) string {
 		return fmt.Sprintf("cpu_time 3\ncpu_periods %d\ncpu_throttled_periods %d\n", periods, throttled)
 	}
+	periods := func(periods, throttled int) string { return fmt.Sprintf(limited, periods, throttled) }
 	for i, step := range []struct {
-		group, text string
-		want        string
+		group, quota, stat string
+		want               string
 	}{
-		{"a/b", bare, told(0, 0)},
-		{"", fmt.Sprintf(limited, 20, 5), told(20, 5)}, // the root of a container
-		{"a", fmt.Sprintf(limited, 30, 4), told(30, 4)},
-		{"a/b", fmt.Sprintf(limited, 40, 3), told(40, 3)},
-		{"a/b/g", "usage_usec 3000000\nnr_periods 1\nnr_throttled 0\n", told(1, 0)},
-		{"a/b/g", bare, told(40, 3)},
-		{"a/b", bare, told(30, 4)},
-		{"a", bare, told(20, 5)},
-		{"", bare, told(0, 0)},
+		{"a/b", "", bare, told(0, 0)},
+		{"", "5000", periods(20, 5), told(0, 0)}, // the root of a container
+		{"", "5000", periods(23, 6), told(3, 1)},
+		{"a", "6000", periods(30, 4), told(3, 1)},
+		{"a/b", "max", periods(0, 0), told(3, 1)}, // which counts no periods
+		{"a", "6000", periods(35, 6), told(8, 3)},
+		{"a", "max", periods(35, 6), told(8, 3)},
+		{"", "5000", periods(24, 6), told(9, 3)},
+		{"a/b", "7000", periods(40, 3), told(9, 3)},
+		{"a/b/g", "max", "usage_usec 3000000\nnr_periods 1\nnr_throttled 0\n", told(9, 3)},
+		{"a/b/g", "max", "usage_usec 3000000\nnr_periods 3\nnr_throttled 1\n", told(11, 4)},
+		{"a/b/g", "", bare, told(11, 4)},
+		{"a/b", "7000", periods(41, 4), told(12, 5)},
+		{"a/b", "", bare, told(12, 5)},
+		{"", "", bare, told(12, 5)},
 	} {
-		write(step.group, step.text)
+		set(step.group, step.quota, step.stat)
 		got, err := r.Read(watch.Time(i+1), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -272,8 +284,18 @@ func TestLimitAbove(t *testing.T) {
 	if got, err := root.Read(1, nil); err != nil || show(got) != told(0, 0) {
 		t.Errorf("the root of a host: %s, %v", show(got), err)
 	}
-	write("a", "nr_periods x\n")
-	if got, err := r.Read(99, nil); err == nil || len(got) > 0 {
+	write("", "cgroup.events", "populated 1\nfrozen 0\n")
+	for name, r := range map[string]*Reader{"a group": r, "the root": root} {
+		if got, err := r.Read(98, nil); err != nil || show(got) != "cpu_time 3\n" {
+			t.Errorf("%s of a container, whose groups above cannot be seen: %s, %v", name, show(got), err)
+		}
+	}
+	set("a", "6000", periods(50, 9))
+	if got, err := r.Read(99, nil); err != nil || show(got) != told(12, 5) {
+		t.Errorf("known again: %s, %v", show(got), err)
+	}
+	set("a", "6000", "nr_periods x\n")
+	if got, err := r.Read(100, nil); err == nil || len(got) > 0 {
 		t.Errorf("a malformed limit: %v, %v", got, err)
 	}
 }

@@ -16,7 +16,7 @@ type Signal uint8
 const (
 	Usage          Signal = iota // cpu.stat; cpuacct.usage
 	Split                        // user and system time: cpu.stat; cpuacct.stat
-	Throttling                   // by the own limit or, without the controller, the one above: cpu.stat; the own: the same
+	Throttling                   // by the own limit or, without the controller, one above: cpu.stat; the own: the same
 	ThrottlingAny                // by the ancestors' limits too: cpu.stat.local; the same
 	Memory                       // memory.current; memory.usage_in_bytes
 	MemoryEvents                 // memory.events; memory.failcnt, memory.oom_control
