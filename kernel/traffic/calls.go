@@ -467,11 +467,10 @@ func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint6
 }
 
 // older reports whether a program that has the name of the kind, and other instructions, is of another
-// build of Berth's: its one map has the name, too. Only who administers the host's network attaches
-// programs.
+// build of Berth's: its one map has the name, too. It takes CAP_NET_ADMIN to attach one.
 func (k *programs) older(info *ebpf.ProgramInfo) (bool, error) {
 	ids, _ := info.MapIDs()
-	if k.state == nil || info.Type != k.of || len(ids) != 1 {
+	if len(ids) != 1 {
 		return false, nil
 	}
 	m, err := ebpf.NewMapFromID(ids[0])

@@ -199,6 +199,7 @@ func (b *bed) olderPacer(t *testing.T) {
 	small := func() (*ebpf.MapSpec, error) {
 		spec, err := classPaces()
 		spec.ValueSize = 16
+		spec.Contents = []ebpf.MapKV{{Key: uint32(firstMinor), Value: [2]uint64{1e6, 0}}}
 		return spec, err
 	}
 	for name, tc := range map[string]struct {
