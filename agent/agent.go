@@ -158,7 +158,7 @@ type Node struct {
 }
 
 // Open opens a node, releases what dead owners left, and finishes what a killed
-// process began.
+// process began. What another build of Berth left in force is this one's then.
 func Open(ctx context.Context, opt Options) (*Node, error) {
 	n, err := newNode(opt)
 	if err != nil {
@@ -169,7 +169,7 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 			return nil, err
 		}
 	}
-	if err := n.change(ctx, func(*transaction) error { return nil }); err != nil {
+	if err := n.change(ctx, func(t *transaction) error { t.renewNet(); return nil }); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil

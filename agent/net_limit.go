@@ -148,6 +148,25 @@ func (n *Node) wantsLimit(c *Transition, id string) bool {
 	return is != nil && c.asks(id) && (n.opt.Classes.Limited(&is.Spec) || was != nil && n.opt.Classes.Limited(&was.Spec))
 }
 
+// renewNet has the workloads' limits, and devices that Berth divides, be by programs of this build of
+// Berth's. What could not be renewed is in force as it was.
+func (t *transaction) renewNet() {
+	renew := func(path string, with func(*kernel.Root, string) error) {
+		if err := with(t.n.root, path); err != nil {
+			t.n.tell(Failed, "", "/"+path, err.Error())
+		}
+	}
+	limits, _ := (&netClasses{t.n}).limited(t.workloads(), leftOut)
+	for _, dir := range slices.Sorted(maps.Keys(limits)) {
+		renew(dir, traffic.RenewLimits)
+	}
+	for s := range t.log.Steps() {
+		if _, by := traffic.Divides(s.Path); by == traffic.EDT && s.Op == kernel.Mkdir {
+			renew(s.Path, traffic.RenewClasses)
+		}
+	}
+}
+
 // leftOut is for limited where what cannot be is told elsewhere.
 func leftOut(*Workload, error) error { return nil }
 

@@ -471,3 +471,31 @@ func TestMountsAreReadOnce(t *testing.T) {
 		t.Errorf("the mounts were read %d times for one workload, %d times for four", of[1], of[4])
 	}
 }
+
+// Opening a node writes again what it has set that stands for programs, so that those of another build
+// of Berth give way; what is not there stays so.
+func TestNetRenewed(t *testing.T) {
+	t.Parallel()
+	h, net := fqHost(t)
+	h.opt.Classes.Net.Classes["bulk"] = traffic.Share{Ceiling: traffic.Amount{Rate: 50e6}, Receive: 20e6, ReceiveTogether: 30e6}
+	n := h.open()
+	h.place(n, netted(spec("api", place.LS, 100, 9000100), "bulk"))
+	h.place(n, netted(spec("web", place.LS, 100, 9000101), "bulk"))
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := net.SetLimit("sys/fs/cgroup/berth/web", traffic.Limit{}); err != nil { // somebody else
+		t.Fatal(err)
+	}
+	classes := maps.Clone(net.PacedBy("eth0"))
+	before, limits := net.Writes, h.limits(net)
+	h.open()
+	if is := net.PacedBy("eth0"); !maps.Equal(is, classes) {
+		t.Errorf("opened: classes %v, before %v", is, classes)
+	}
+	h.wantLimits(net, "opened", limits)
+	// A class, the limit of api, and what both receive together.
+	if got, want := net.Writes-before, 4; got != want {
+		t.Errorf("opened: %d writes, want %d", got, want)
+	}
+}

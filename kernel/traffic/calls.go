@@ -122,6 +122,9 @@ func (systemCalls) Classes(by Mechanism, index int) (map[uint16]Class, error) {
 
 func (systemCalls) SetClass(by Mechanism, index int, minor uint16, c Class) error {
 	if by == EDT {
+		if err := repace(index); err != nil {
+			return err
+		}
 		return withPaces(index, func(m *ebpf.Map) error { return setPace(m, minor, c) })
 	}
 	parent := uint32(major<<16 | linkMinor)
@@ -245,10 +248,14 @@ func (k *programs) spec(number uint64, state int) *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Name: name, Type: k.of, AttachType: k.attach, License: "GPL", Instructions: numbered(k.code(number, state))}
 }
 
+// mapName is the name of the map of a program.
+func (k *programs) mapName() string { return strings.TrimSuffix(k.prefix, "_") }
+
 // marker gives packets the number of a class, by which HTB finds it without a filter
 // (htb_classify in net/sched/sch_htb.c), unless the program of a group further in has done so:
 // those of outer groups run after it. Programs of control groups may write the priority
-// (cg_skb_is_valid_access in net/core/filter.c).
+// (cg_skb_is_valid_access in net/core/filter.c). By its instructions alone another build of Berth
+// knows it (programs.older).
 func marker(minor uint64, _ int) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, skbPriority, asm.Word),
@@ -263,10 +270,14 @@ func marker(minor uint64, _ int) asm.Instructions {
 
 // set has a control group, by its descriptor, or a device, by its index, have the program of a
 // number and no other of the kind, 0 for none. It attaches that before it detaches another. It
-// stays beside those of other programs, and without its maker: no link holds it.
+// stays beside those of other programs, and without its maker: no link holds it. One of another
+// build of Berth's is replaced.
 func (k *programs) set(target int, number uint64) error {
 	is := false
-	err := k.each(target, func(_ *ebpf.Program, of uint64) error { is = is || of == number; return nil })
+	err := k.all(target, func(_ *ebpf.Program, of uint64, older bool) error {
+		is = is || of == number && !older
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -275,8 +286,8 @@ func (k *programs) set(target int, number uint64) error {
 			return err
 		}
 	}
-	return k.each(target, func(p *ebpf.Program, of uint64) error {
-		if of == number {
+	return k.all(target, func(p *ebpf.Program, of uint64, older bool) error {
+		if of == number && !older {
 			return nil
 		}
 		return link.RawDetachProgram(link.RawDetachProgramOptions{Target: target, Program: p, Attach: k.attach})
@@ -329,7 +340,7 @@ func (k *programs) load(number uint64) (p *ebpf.Program, err error) {
 		if err != nil {
 			return nil, err
 		}
-		spec.Name = strings.TrimSuffix(k.prefix, "_")
+		spec.Name = k.mapName()
 		m, err := ebpf.NewMap(spec)
 		if err != nil {
 			return nil, fmt.Errorf("make the map of the program that %s: %w", k.does, err)
@@ -343,15 +354,16 @@ func (k *programs) load(number uint64) (p *ebpf.Program, err error) {
 	return p, nil
 }
 
-// running returns the program of a number that is in the kernel, nil if none is.
+// running returns the program of a number that is in the kernel, nil if none is. Its instructions tell
+// it from that of another Berth, in a container.
 func (k *programs) running(number uint64) (found *ebpf.Program, err error) {
 	for id := ebpf.ProgramID(0); found == nil; {
 		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {
 			return nil, nil
 		}
 		if err == nil {
-			err = k.with(id, func(p *ebpf.Program, of uint64) (err error) {
-				if of == number {
+			err = k.with(id, func(p *ebpf.Program, of uint64, older bool) (err error) {
+				if of == number && !older {
 					found, err = p.Clone()
 				}
 				return err
@@ -399,6 +411,11 @@ func bare(err error) error {
 
 // each calls do for each program of the kind at a control group or a device, with its number.
 func (k *programs) each(target int, do func(p *ebpf.Program, number uint64) error) error {
+	return k.all(target, func(p *ebpf.Program, number uint64, _ bool) error { return do(p, number) })
+}
+
+// all is each that tells which programs are of another build of Berth's.
+func (k *programs) all(target int, do func(p *ebpf.Program, number uint64, older bool) error) error {
 	query := link.QueryOptions{Target: target, Attach: k.attach}
 	all, err := link.QueryPrograms(query)
 	if errors.Is(err, syscall.ENOSPC) { // one came after they were counted
@@ -424,8 +441,8 @@ func permitted(what string, err error) error {
 }
 
 // with calls do if a program is Berth's: it has the name, which anybody may choose, and the
-// instructions.
-func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint64) error) error {
+// instructions, or is older.
+func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint64, older bool) error) error {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
 		return err
@@ -437,8 +454,30 @@ func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint6
 	}
 	digits, ours := strings.CutPrefix(info.Name, k.prefix)
 	number, err := strconv.ParseUint(digits, k.base, 64)
-	if !ours || err != nil || number == 0 || k.spec(number, 0).Compatible(info) != nil {
+	if !ours || err != nil || number == 0 {
 		return nil
 	}
-	return do(p, number)
+	older := false
+	if k.spec(number, 0).Compatible(info) != nil {
+		if older, err = k.older(info); !older || err != nil {
+			return err
+		}
+	}
+	return do(p, number, older)
+}
+
+// older reports whether a program that has the name of the kind, and other instructions, is of another
+// build of Berth's: its one map has the name, too. It takes CAP_NET_ADMIN to attach one.
+func (k *programs) older(info *ebpf.ProgramInfo) (bool, error) {
+	ids, _ := info.MapIDs()
+	if len(ids) != 1 {
+		return false, nil
+	}
+	m, err := ebpf.NewMapFromID(ids[0])
+	if err != nil {
+		return false, err
+	}
+	defer m.Close()
+	has, err := m.Info()
+	return err == nil && has.Name == k.mapName(), err
 }

@@ -47,13 +47,42 @@ func setPace(m *ebpf.Map, minor uint16, c Class) error {
 	return m.Put(key, p)
 }
 
+// sizeOfClassPace is that of a pace.
+const sizeOfClassPace = 32
+
 // classPaces are those of a device, by minor.
 func classPaces() (*ebpf.MapSpec, error) {
 	const noPrealloc = 1 // BPF_F_NO_PREALLOC
-	return &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 32, MaxEntries: 1 << 16, Flags: noPrealloc}, nil
+	return &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: sizeOfClassPace, MaxEntries: 1 << 16, Flags: noPrealloc}, nil
 }
 
-// withPaces calls do with the classes of a device.
+// repace has a device have the program of this build of Berth's where it has that of another, with the
+// same classes, unless that keeps them in another form: then they are to be set anew.
+func repace(index int) error {
+	outdated := false
+	err := pacers.all(index, func(_ *ebpf.Program, _ uint64, older bool) error { outdated = outdated || older; return nil })
+	if err != nil || !outdated {
+		return err
+	}
+	classes, err := paces(index)
+	if err != nil {
+		return err
+	}
+	if err := pacers.set(index, pacer); err != nil {
+		return err
+	}
+	return withPaces(index, func(m *ebpf.Map) error {
+		for minor, c := range classes {
+			if err := setPace(m, minor, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// withPaces calls do with the classes of a device, unless its program is of another build of Berth's
+// that keeps them in another form.
 func withPaces(index int, do func(*ebpf.Map) error) error {
 	found := false
 	err := pacers.each(index, func(p *ebpf.Program, _ uint64) error {
@@ -68,7 +97,10 @@ func withPaces(index int, do func(*ebpf.Map) error) error {
 				return err
 			}
 			found = true
-			if err := errors.Join(do(m), m.Close()); err != nil {
+			if m.ValueSize() == sizeOfClassPace {
+				err = do(m)
+			}
+			if err := errors.Join(err, m.Close()); err != nil {
 				return err
 			}
 		}
