@@ -161,7 +161,9 @@ func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (res podwords.
 	return within, exact.Role, own
 }
 
-func sharesOf(milli int) uint64 { return uint64(max(minShares, milli*sharesPerCPU/1000)) }
+func sharesOf(milli int) uint64 {
+	return uint64(min(max(minShares, milli*sharesPerCPU/1000), maxShares))
+}
 
 // groupName is the control group of a container, or a name for one that is not known.
 func groupName(c *api.Container) string {
@@ -186,7 +188,8 @@ func resourcesOf(pod *api.PodSandbox, c *api.Container) podwords.Resources {
 
 const (
 	sharesPerCPU = 1024
-	minShares    = 2 // what the kubelet writes for no request
+	minShares    = 2       // what the kubelet writes for no request
+	maxShares    = 262_144 // and at most, as the kernel takes no more: of 256 CPUs
 	maxMilli     = 1_000_000
 )
 

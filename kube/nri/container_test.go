@@ -157,3 +157,12 @@ func TestFewestNodes(t *testing.T) {
 		}
 	}
 }
+
+func TestSharesOf(t *testing.T) {
+	t.Parallel()
+	for milli, want := range map[int]uint64{0: 2, 1: 2, 1500: 1536, 256_000: 262_144, 300_000: 262_144} {
+		if got := sharesOf(milli); got != want {
+			t.Errorf("shares of %dm: %d, want %d", milli, got, want)
+		}
+	}
+}
