@@ -292,7 +292,9 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 		if planErr != nil {
 			return done, errors.Join(planErr, disable())
 		}
-		restore, err = kernel.Apply(g.root, plan, c.Log)
+		if restore, err = kernel.Apply(g.root, plan, c.Log); err == nil {
+			g.refused.written(plan)
+		}
 	}
 	if err != nil {
 		return done, errors.Join(err, disable())

@@ -178,9 +178,11 @@ func (g *groups) planEach(c *Transition, ids []string) (all kernel.Plan, err err
 // transition does not ask for is told.
 func (g *groups) ownLimits(c *Transition, id string) (kernel.Plan, error) {
 	plan, err := g.limits(c, id, false)
+	dirs := c.After(id).dirsIn(g.base.Dirs())
 	switch {
 	case err == nil:
-	case !slices.ContainsFunc(c.After(id).dirsIn(g.base.Dirs()), g.isDir):
+		g.refused.planned(dirs, plan)
+	case !slices.ContainsFunc(dirs, g.isDir):
 		return nil, nil // it has just gone
 	case !c.asks(id):
 		g.without(id, err)

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"maps"
+	"path"
+	"slices"
 	"time"
 
 	"berth.dev/berth/desired"
@@ -43,6 +46,17 @@ func (r *refusals) written(plan kernel.Plan) {
 		for _, s := range plan {
 			delete(r.of, pathValue{s.Path, s.Value})
 		}
+	}
+}
+
+// planned notes all that is to be written of limits in some directories: what is not among it is
+// shown already, whoever wrote it.
+func (r *refusals) planned(dirs []string, plan kernel.Plan) {
+	if r != nil {
+		maps.DeleteFunc(r.of, func(of pathValue, _ *desired.Retry) bool {
+			return slices.Contains(dirs, path.Dir(of.path)) &&
+				!slices.ContainsFunc(plan, func(s kernel.Step) bool { return of == pathValue{s.Path, s.Value} })
+		})
 	}
 }
 

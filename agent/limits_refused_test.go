@@ -172,6 +172,60 @@ func TestRefusedLimitWaits(t *testing.T) {
 	}
 }
 
+// A refusal is over once the file shows the limit, whoever wrote it: what others change then is
+// repaired at the next comparison.
+func TestRefusalEnds(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(h *host, n *Node, one Spec, file string) error{
+		"asked for": func(_ *host, n *Node, one Spec, _ string) error {
+			one.Limits.MemoryMax = 1 << 29
+			_, err := n.Resize(context.Background(), slowOf(one))
+			return err
+		},
+		"by another": func(h *host, n *Node, _ Spec, file string) error {
+			err := h.k.WriteFile(file, "536870912")
+			_, again := n.Reconcile(context.Background())
+			return errors.Join(err, again)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, ctx := newHost(t, layouts()["v2"]), context.Background()
+			one := spec("one", place.LS, 0, 9000100)
+			one.Limits.MemoryMax = 1 << 29
+			n := h.open()
+			file, refuses := h.place(n, one).Dirs[0]+"/memory.max", true
+			h.files = unwilling{h.k, func(name string) bool { return refuses && name == file }}
+			if err := errors.Join(n.Close(), h.k.WriteFile(file, "8192")); err != nil {
+				t.Fatal(err)
+			}
+			n = h.open()
+			for range 20 { // the next try is an hour away
+				h.now = h.now.Add(lastTry)
+				if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+					t.Fatalf("repairs %v, %v", repairs, err)
+				}
+			}
+			refuses = false
+			if err := write(h, n, one, file); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := h.file(file), "536870912"; got != want {
+				t.Fatalf("written: %q, want %q", got, want)
+			}
+			if err := h.k.WriteFile(file, "4096"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.Reconcile(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := h.file(file), "536870912"; got != want {
+				t.Errorf("changed by others: %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 // A limit that cannot even be planned, as the kernel has lost what it is made by, is that
 // workload's alone as well.
 func TestLimitLostByOne(t *testing.T) {

@@ -29,7 +29,7 @@ func machines() []vmtest.Machine {
 		{
 			Name:    withDisk,
 			Sockets: 2, Dies: 2, Cores: 4, Threads: 2,
-			Disk:  &vmtest.SlowDisk{MiB: 64, IOPS: 200, Depth: 8},
+			Disk:  &vmtest.SlowDisk{MiB: 64, IOPS: 50, Depth: 8},
 			Nodes: evenNodes(4, 8),
 			Distances: [][]int{
 				{10, 12, 32, 32},
