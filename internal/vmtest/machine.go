@@ -37,7 +37,7 @@ type Machine struct {
 	// MaxKHz is the highest frequency of each core; none is no cpufreq. The
 	// lowest is half of it.
 	MaxKHz []int `json:"maxKHz,omitempty"`
-	// Disk is a virtio disk that holds nothing; nil is none.
+	// Disk is a virtio disk that holds nothing; nil for a guest without one.
 	Disk *SlowDisk `json:"disk,omitempty"`
 	// MiB is the memory of a machine without Nodes; 0 is 384.
 	MiB int `json:"mib,omitempty"`

@@ -136,7 +136,8 @@ func paces(index int) (classes map[uint16]Class, err error) {
 }
 
 // What is due later than the horizon is dropped, and most packets sooner (tooLate); fq itself drops
-// what is due in 10 s. What a class may send at once after it was idle is what HTB gives it, 4 ms of its rate. In nanoseconds.
+// what is due in 10 s. What a class may send at once after it was idle is what HTB gives it, 4 ms of
+// its rate. In nanoseconds.
 const (
 	horizon   = 2e9
 	paceBurst = 4e6

@@ -192,6 +192,16 @@ func whyThird(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	return said
 }
 
+// reactions tells how long those took that count for (c): which were within 0.2 s, and each other.
+func reactions(all []single) string {
+	fresh := those(all, func(s single) bool { return s.fresh })
+	ms := func(s single) float64 { return 1000 * s.reaction }
+	soon := those(fresh, func(s single) bool { return s.reaction <= 0.2 })
+	rest := those(fresh, func(s single) bool { return s.reaction > 0.2 })
+	long := strings.Fields(strings.Trim(fmt.Sprintf("%.0f", sorted(rest, ms)), "[]"))
+	return fmt.Sprintf("%d of the %d took %s ms, the others %s", len(soon), len(fresh), fromTo("%.0f", sorted(soon, ms)), strings.Join(long, ", "))
+}
+
 // whyFourth is what guard-protocol-4.md says of single onsets and periods of run 4.
 func whyFourth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
@@ -219,12 +229,7 @@ func whyFourth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	before, after, late := from(0, 165*time.Second), from(200*time.Second, 375*time.Second), from(375*time.Second, time.Hour)
 	add("%s %% in the %d before the build, %s in the %d from its end up to 375 s, %s in the %d from then on", fromTo("%.0f", before), len(before), fromTo("%.0f", after), len(after), fromTo("%.0f", late), len(late))
 
-	fresh := those(guarded, func(s single) bool { return s.fresh })
-	ms := func(s single) float64 { return 1000 * s.reaction }
-	soon := those(fresh, func(s single) bool { return s.reaction <= 0.2 })
-	rest := those(fresh, func(s single) bool { return s.reaction > 0.2 })
-	long := strings.Fields(strings.Trim(fmt.Sprintf("%.0f", sorted(rest, ms)), "[]"))
-	add("%d of the %d took %s ms, the others %s", len(soon), len(fresh), fromTo("%.0f", sorted(soon, ms)), strings.Join(long, ", "))
+	said = append(said, reactions(guarded))
 
 	outside, named := a.accusations(func(suspect string) bool { return suspect == detect.Outside }), a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
 	add("%d windows in %d periods name processes in no group, which took %s %% of the CPUs in these", outside.windows, outside.periods, fromTo("%.0f", outside.others))
@@ -244,12 +249,7 @@ func whyFifth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add("Single onsets had %s times", fromTo("%.2f", sorted(guarded, ratio)))
 	add("the neighbour kept %s %%, by hand %s; where nobody acted it kept %s", fromTo("%.1f", sorted(guarded, kept)), fromTo("%.1f", sorted(hand, kept)), fromTo("%.1f", sorted(none, kept)))
 
-	fresh := those(guarded, func(s single) bool { return s.fresh })
-	ms := func(s single) float64 { return 1000 * s.reaction }
-	soon := those(fresh, func(s single) bool { return s.reaction <= 0.2 })
-	rest := those(fresh, func(s single) bool { return s.reaction > 0.2 })
-	long := strings.Fields(strings.Trim(fmt.Sprintf("%.0f", sorted(rest, ms)), "[]"))
-	add("%d of the %d took %s ms, the others %s", len(soon), len(fresh), fromTo("%.0f", sorted(soon, ms)), strings.Join(long, ", "))
+	said = append(said, reactions(guarded))
 
 	outside, named := a.accusations(func(suspect string) bool { return suspect == detect.Outside }), a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
 	add("%d windows in %d periods name processes in no group, which took %s %% of the CPUs in these", outside.windows, outside.periods, fromTo("%.0f", outside.others))
