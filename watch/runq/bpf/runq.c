@@ -312,15 +312,32 @@ static inline void settle(struct cpu *c, u32 cpu, u32 group, u64 now)
 	charge(place(cpu, group), w->id, id, ns, 0);
 }
 
+// forget posts that a task has left a CPU unseen, where it would wait for ever else. That CPU's
+// lock is not held: so the post is one instruction, and the next settle there takes it in.
+static inline void forget(struct stamp *s, u64 now)
+{
+	u32 cpu = s->cpu;
+	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
+	if (!c)
+		return;
+	struct waiting *w = &c->waiting[s->group & (MAX_GROUPS - 1)];
+	if (w->id == s->id) // rounded up: no wait is less than nothing
+		__sync_fetch_and_add(&w->left, (1ULL << LEFT_TASKS) + (now >> LEFT_TIME) + 1);
+}
+
+// join has a task wait on a CPU. It may wait there already: it lost the CPU on its way to
+// sleep, and now it is woken.
 static inline void join(struct cpu *c, u32 cpu, struct watched *as, struct task_struct *p, u64 now)
 {
 	u32 group = as->group & (MAX_GROUPS - 1);
 	struct waiting *w = &c->waiting[group];
 	u32 pid = p->pid;
-	if (find(pid)) // lost the CPU on its way to sleep, and now it is woken
+	struct stamp *s = find(pid);
+	if (s && (s->since || s->cpu == cpu))
 		return;
-	struct stamp *s = claim(pid);
-	if (!s) {
+	if (s) // it moved unseen, and has run or slept since
+		forget(s, now);
+	else if (!(s = claim(pid))) {
 		__sync_fetch_and_add(&c->lost, 1);
 		return;
 	}
@@ -355,19 +372,6 @@ static inline void leave(struct cpu *c, struct stamp *s, u64 now)
 		w->throttled = 0;
 		c->mask &= ~(1ULL << group);
 	}
-}
-
-// forget posts that a task has left a CPU unseen, where it would wait for ever else. That CPU's
-// lock is not held: so the post is one instruction, and the next settle there takes it in.
-static inline void forget(struct stamp *s, u64 now)
-{
-	u32 cpu = s->cpu;
-	struct cpu *c = bpf_map_lookup_elem(&cpus, &cpu);
-	if (!c)
-		return;
-	struct waiting *w = &c->waiting[s->group & (MAX_GROUPS - 1)];
-	if (w->id == s->id) // rounded up: no wait is less than nothing
-		__sync_fetch_and_add(&w->left, (1ULL << LEFT_TASKS) + (now >> LEFT_TIME) + 1);
 }
 
 // bucket has steps of 128 ns up to 2048 ns, and 8 steps per octave from there on.
