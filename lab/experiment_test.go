@@ -333,6 +333,9 @@ func TestRunEnds(t *testing.T) {
 // A large result is not stored after each round, but always when the run ends.
 func TestLargeResult(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
 	type large struct {
 		lab.Header
 		Rounds int    `json:"rounds"`

@@ -22,6 +22,9 @@ func (b lengthBed) Round(_ context.Context, c Cell, block, position int) (Round,
 // time of its own, also where the machine can do some scenarios not. What it says is left is left.
 func TestLengthIsAsAnnounced(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
 	for _, resource := range Resources() {
 		for _, preset := range []Preset{Presets()[0], {Name: "standard", For: 4 * time.Minute}} {
 			for _, between := range []time.Duration{25 * time.Millisecond, 100 * time.Millisecond} { // a quiet machine, and a busy one

@@ -305,6 +305,9 @@ func TestLimits(t *testing.T) {
 // what the first dropped is so in words, and has the verdicts of its own blocks.
 func TestLook(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
 	once, twice := fakeResult(t, usual()), fakeResult(t, usual())
 	once.Experiment.Look = 0
 	twice.Experiment.Look = 10

@@ -20,6 +20,7 @@ import (
 // The pictures of the pages are what the command makes of the stored results.
 func TestPicturesAreCurrent(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	for picture, result := range map[string]string{"isolation": "default-runs-look/c01", "demo": "demo"} {
 		out, errs, code := berth(t, "lab", "report", "../../docs/measurements/results/"+result+".json.gz", "-o", "svg")
 		if code != exitOK {

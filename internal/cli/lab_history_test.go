@@ -8,6 +8,7 @@ import (
 // A folder's results are followed; what is not of berth lab is left out, and two are too few.
 func TestHistoryOfAFolder(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	for _, args := range [][]string{
 		{"../../docs/measurements/results/readme.json.gz", "../../docs/measurements/results/readme-2.json.gz"},
 		{"testdata/lab"},
@@ -33,6 +34,7 @@ func TestHistoryOfAFolder(t *testing.T) {
 // Any experiment is followed, by name; the others of the folder are counted.
 func TestHistoryOfAnExperiment(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	const folder = "../../docs/measurements/results"
 	out, errs, code := berth(t, "lab", "history", folder, "--experiment", "pinning")
 	if code != exitOK || !strings.Contains(out, "p99 alone") || !strings.Contains(out, "anti-affinity ÷ alone") || !strings.Contains(errs, "left out: 3 results of isolation (--experiment isolation)") {

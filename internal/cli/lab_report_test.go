@@ -140,6 +140,7 @@ func TestLabCompare(t *testing.T) {
 // Every experiment's results are compared: one with itself has no change.
 func TestLabCompareEvery(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	const stored = "../../docs/measurements/results/"
 	for name, cell := range map[string]string{
 		"readme": "weighted", "memory": "memory-max", "io": "io-max", "net": "net-first", "quick": "idle", "pinning": "pinned", "cache": "", "routing": "", "limits": "", "neighbours": "scan-100", "colocate": "", "services": "",

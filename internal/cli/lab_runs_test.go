@@ -11,6 +11,7 @@ import (
 // printed of them is that of a run or of a comparison.
 func TestPublishedSeries(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	const docs = "../../docs/measurements/"
 	for runs, page := range map[string]string{
 		"default-runs/*": "default-runs.md", "default-runs-awake/a*": "default-runs-awake.md", "default-runs-awake/b*": "default-runs-awake.md", "default-runs-look/*": "default-runs-look.md", "awake/*-asleep*": "lab-awake.md", "awake/*-awake*": "lab-awake.md",

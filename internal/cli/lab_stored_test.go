@@ -11,9 +11,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// computes skips a test over stored results in a short run: the race detector takes minutes for
+// it, and nothing in it runs at once.
+func computes(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
+}
+
 // Results that earlier versions stored can be read, and come to the same.
 func TestStoredResults(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	const isolation, guard, protocol = "testdata/lab/isolation-v1.json", "testdata/lab/guard-v1.json", "testdata/lab/guard-protocol-v1.json.gz"
 	shown := func(args ...string) string {
 		out, errs, code := berth(t, append([]string{"lab"}, args...)...)
@@ -80,6 +90,7 @@ func quotes(page string) (pieces []string) {
 // The tables and answers that are published are those of the results that are stored.
 func TestPublishedTables(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	const docs = "../../docs/"
 	outputs := map[string]string{} // by page
 	for result, at := range map[string]struct{ page, head string }{

@@ -27,6 +27,7 @@ var privateWords = map[string]*regexp.Regexp{
 // What people read says it in the glossary's words: pages, manual, and what commands print.
 func TestPrivateWords(t *testing.T) {
 	t.Parallel()
+	computes(t)
 	code := regexp.MustCompile("`[^`\n]*`") // names of fields
 	seen := 0
 	check := func(name string) {

@@ -400,6 +400,9 @@ func TestPage(t *testing.T) {
 // acted against is in the headline.
 func TestAnswer(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
 	r := fake()
 	for i := range r.Runs {
 		r.Runs[i].Invalid = "others took 80 % of the shared CPUs"

@@ -848,6 +848,9 @@ func TestOnsets(t *testing.T) {
 // threshold of all requests alone would let nothing be slow.
 func TestSlowRequests(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
 	slow := map[string]int{Alone: 1, Placebo: 1, Hand: 2, Guarded: 3, Blame: 6, NoGuard: 11} // of the 100 requests of a bin
 	for _, disturbed := range []int{0, 2} {
 		r := madeUp(shortProtocol(), 3, nil)
@@ -974,6 +977,9 @@ func (b protocolBed) Round(_ context.Context, c lab.Cell, block, position int) (
 // stored results, and so are the figures of what the pages give as reasons.
 func TestStoredProtocol(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("computes for minutes under the race detector")
+	}
 	const docs = "../../docs/measurements/"
 	results := map[string]string{
 		"guard-protocol-1": "results/guard-protocol.json.gz", "guard-protocol-2": "results/guard-protocol-2.json.gz", "guard-protocol-3": "results/guard-protocol-3.json.gz",
