@@ -35,6 +35,23 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+func FuzzDevices(f *testing.F) {
+	f.Add("eth0 eth1")
+	f.Add(" eth1/eth0 \x00")
+	f.Fuzz(func(t *testing.T, text string) {
+		var d, again Devices
+		if d.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		if l, err := parseLimit(Limit{Arrival: Arrival{d, leastRate}}.text()); err != nil || l.Arrival.Devices != d {
+			t.Errorf("%q: in a file %+v, %v", text, l, err)
+		}
+		if err := again.UnmarshalText([]byte(d.String())); err != nil || again != d {
+			t.Errorf("%q: again %q, %v", text, string(again), err)
+		}
+	})
+}
+
 // TestThroughDevices has what a group receives be counted where it comes through devices that are named.
 func TestThroughDevices(t *testing.T) { inNamespace(t, testThroughDevices) }
 
