@@ -137,7 +137,7 @@ type Node struct {
 	lacked   int // how often somebody went without what a class has
 	// unwritten are the settings (see setting) that the kernel refused since the last comparison began.
 	unwritten map[string]bool
-	// refused are the limits that the kernel refused, and when each is tried again.
+	// refused are the limits and classes that the kernel refused, and when each is tried again.
 	refused refusals
 	// changedPriorities are I/O priorities that others have changed since the last comparison.
 	changedPriorities []Repair

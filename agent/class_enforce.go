@@ -11,14 +11,49 @@ import (
 
 // planClasses are the writes of all kinds.
 func (n *Node) planClasses(c *Transition) (plan kernel.Plan, err error) {
-	for _, k := range n.classifiers(c) {
-		some, err := k.plan(c)
+	kinds := n.classifiers(c)
+	for i := range kinds {
+		some, err := n.planOf(&kinds[i], c)
 		if err != nil {
 			return nil, err
 		}
 		plan = append(plan, some...)
 	}
 	return plan, nil
+}
+
+// planOf are the writes of a kind. What the kernel refused is left out until it is tried again, with all
+// of its class or workload, unless the transition asks for it. Clocks that follow their load are tried in
+// each window: they are to be something else in the next one.
+func (n *Node) planOf(k *concerned, c *Transition) (kernel.Plan, error) {
+	whole, err := k.plan(c)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case c.scales:
+		return whole, nil
+	case c.All:
+		n.refused.planned(k.kind, whole, func(string) bool { return true })
+	}
+	plan := whole
+	for _, s := range whole {
+		if !n.refused.wait(k.kind, s) {
+			continue
+		}
+		if name, id := k.about(c, s); !n.wants(c, k.kind, name, id) {
+			plan = k.others(c, plan, name, id)
+		}
+	}
+	return plan, nil
+}
+
+// others are the steps of a plan that are not about a class and a workload.
+func (k *concerned) others(c *Transition, plan kernel.Plan, name, id string) kernel.Plan {
+	return slices.DeleteFunc(slices.Clone(plan), func(s kernel.Step) bool {
+		itsName, itsID := k.about(c, s)
+		return itsName == name && itsID == id
+	})
 }
 
 // classed adds to what the Enforcer has done what workloads get by their classes; after an
@@ -78,14 +113,16 @@ func (n *Node) enforceClasses(c *Transition) (done Enforced, err error) {
 
 // write writes what a kind has for a transition. What the kernel refuses a class or a workload
 // that the transition does not ask for, it goes without: one of them cannot keep a node from
-// being recovered, nor another workload from its place.
+// being recovered, nor another workload from its place. It is tried again ever more rarely.
 func (n *Node) write(k *concerned, c *Transition) (undo func() error, err error) {
-	plan, err := k.plan(c)
+	plan, err := n.planOf(k, c)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		undo, err = kernel.Apply(n.root, plan, c.Log)
+		if undo, err = kernel.Apply(n.root, plan, c.Log); err == nil {
+			n.refused.written(k.kind, plan)
+		}
 		refused := onlyRefused(err)
 		if refused == nil {
 			return undo, err
@@ -94,13 +131,11 @@ func (n *Node) write(k *concerned, c *Transition) (undo func() error, err error)
 		if n.wants(c, k.kind, name, id) {
 			return undo, err
 		}
-		left := slices.DeleteFunc(slices.Clone(plan), func(s kernel.Step) bool {
-			itsName, itsID := k.about(c, s)
-			return itsName == name && itsID == id
-		})
+		left := k.others(c, plan, name, id)
 		if len(left) == len(plan) {
 			return undo, err
 		}
+		n.refused.failed(k.kind, refused.Step)
 		n.without(k.kind, name, id, err)
 		plan = left
 	}

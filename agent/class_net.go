@@ -332,9 +332,11 @@ func (k *netClasses) about(c *Transition, s kernel.Step) (name, id string) {
 }
 
 // follow puts the processes of workloads into the groups made for them, and those that are not
-// the workload's any more out of them. A second pass finds what was forked meanwhile.
+// the workload's any more out of them. A second pass finds what was forked meanwhile. Limits that
+// are about devices follow those.
 func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err error) {
 	undo = func() error { return nil } // removing the group moves its processes back
+	k.recount(c)
 	for _, w := range k.joined(c.Workloads()) {
 		if !c.looksAt(w) {
 			continue
@@ -394,7 +396,7 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 		notes = append(notes, fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), text))
 	}
 	if !k.n.opt.Classes.Net.Divides(k.n.opt.Classes.ClassOf(NetClass, &w.Spec)) {
-		return nil // limitNote says what is not in force
+		return k.arrivalNotes(w) // and limitNote says what is not in force
 	}
 	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
 		note(text)
@@ -405,7 +407,7 @@ func (k *netClasses) notes(w *Workload) (notes []string) {
 	if pid, ok := k.apart(w); ok {
 		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
 	}
-	return notes
+	return append(notes, k.arrivalNotes(w)...)
 }
 
 // layoutNotes are those of the devices, the same for all classes.

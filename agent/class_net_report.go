@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 
 	"berth.dev/berth/internal/strictyaml"
@@ -40,16 +41,29 @@ type WorkloadLimit struct {
 	Around bool `json:"around,omitempty"`
 }
 
-// LinksOf returns what a workload has of each network device by its class.
-func (r *ClassReport) LinksOf(w *Workload) []ClassLink {
+// receivedBy is of what the settings of a class are that say what its workloads receive.
+const receivedBy = "received"
+
+// NetOf returns the network class of a workload; nil if there is none.
+func (r *ClassReport) NetOf(w *Workload) *ClassUse {
 	for i := range r.Kinds {
-		for _, c := range r.Kinds[i].Classes {
-			if r.Kinds[i].Kind == NetClass && c.Name == w.Classes[NetClass] {
-				return c.Links
+		for j := range r.Kinds[i].Classes {
+			if c := &r.Kinds[i].Classes[j]; r.Kinds[i].Kind == NetClass && c.Name == w.Classes[NetClass] {
+				return c
 			}
 		}
 	}
 	return nil
+}
+
+// Received are the limits of what the workloads of a network class receive, in words.
+func (c *ClassUse) Received() (texts []string) {
+	for _, s := range c.Settings {
+		if s.Of == receivedBy {
+			texts = append(texts, s.Value)
+		}
+	}
+	return texts
 }
 
 // reportNet is the section of the kind net.
@@ -68,7 +82,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		return s, err
 	}
 	layout, err := r.config.Net.Layout(h)
-	for _, e := range strictyaml.Errors(err) {
+	for _, e := range strictyaml.Errors(errors.Join(err, r.config.Net.Absent(h, r.config.Net.Names()...))) {
 		s.Notes = append(s.Notes, e.Err.Error())
 	}
 	for _, link := range layout.Links {
@@ -83,11 +97,15 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		if name == traffic.Others {
 			use.Workloads = []string{everybodyElse}
 		}
-		if rate := r.config.Net.Classes[name].Receive; rate > 0 {
-			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " each"})
+		share, from := r.config.Net.Classes[name], ""
+		if share.ReceiveFrom != "" {
+			from = " from " + share.ReceiveFrom.String()
 		}
-		if rate := r.config.Net.Classes[name].ReceiveTogether; rate > 0 {
-			use.Settings = append(use.Settings, ClassSetting{"received", rate.String() + " together"})
+		if share.Receive > 0 {
+			use.Settings = append(use.Settings, ClassSetting{receivedBy, share.Receive.String() + " each" + from})
+		}
+		if share.ReceiveTogether > 0 {
+			use.Settings = append(use.Settings, ClassSetting{receivedBy, share.ReceiveTogether.String() + " together" + from})
 		}
 		use.InForce = !r.planned && len(use.Workloads) > 0
 		if name != traffic.Others && !r.config.Net.Divides(name) {

@@ -220,7 +220,7 @@ func TestNetClassByFq(t *testing.T) {
 		}
 		w, err := n.Get(ctx, "batch")
 		want := []ClassLink{{"eth0", 8000, 50e6, 4, traffic.EDT, "eth0 has fq, and no class has a floor or a priority"}}
-		if diff := cmp.Diff(want, r.LinksOf(&w)); diff != "" || err != nil || len(w.Notes) > 0 || want[0].Text() != "at most 50Mbit, by fq" {
+		if diff := cmp.Diff(want, r.NetOf(&w).Links); diff != "" || err != nil || len(w.Notes) > 0 || want[0].Text() != "at most 50Mbit, by fq" {
 			t.Errorf("%s: report (-want +got):\n%s%v, notes %q", what, diff, err, w.Notes)
 		}
 		c := *h.opt.Classes.Net

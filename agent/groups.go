@@ -293,7 +293,7 @@ func (g *groups) Enforce(_ context.Context, c *Transition) (done Enforced, err e
 			return done, errors.Join(planErr, disable())
 		}
 		if restore, err = kernel.Apply(g.root, plan, c.Log); err == nil {
-			g.refused.written(plan)
+			g.refused.written("", plan)
 		}
 	}
 	if err != nil {

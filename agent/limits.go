@@ -114,7 +114,7 @@ func (g *groups) limit(c *Transition, id string) (undo func() error, err error) 
 	plan, err := g.ownLimits(c, id)
 	for err == nil && len(plan) > 0 {
 		if undo, err = kernel.Apply(g.root, plan, c.Log); err == nil {
-			g.refused.written(plan)
+			g.refused.written("", plan)
 			return undo, nil
 		}
 		refused := onlyRefused(err)
@@ -125,7 +125,7 @@ func (g *groups) limit(c *Transition, id string) (undo func() error, err error) 
 		case !c.asks(id):
 			if left := leaveOut(plan, refused.Step); len(left) < len(plan) {
 				g.without(id, err)
-				g.refused.failed(refused.Step)
+				g.refused.failed("", refused.Step)
 				plan, err = left, nil
 			}
 		}
@@ -181,7 +181,7 @@ func (g *groups) ownLimits(c *Transition, id string) (kernel.Plan, error) {
 	dirs := c.After(id).dirsIn(g.base.Dirs())
 	switch {
 	case err == nil:
-		g.refused.planned(dirs, plan)
+		g.refused.planned("", plan, func(file string) bool { return slices.Contains(dirs, path.Dir(file)) })
 	case !slices.ContainsFunc(dirs, g.isDir):
 		return nil, nil // it has just gone
 	case !c.asks(id):
@@ -190,7 +190,7 @@ func (g *groups) ownLimits(c *Transition, id string) (kernel.Plan, error) {
 	}
 	if !c.asks(id) {
 		for _, s := range plan {
-			if g.refused.wait(s) {
+			if g.refused.wait("", s) {
 				plan = leaveOut(plan, s)
 			}
 		}

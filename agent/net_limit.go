@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/traffic"
@@ -38,7 +39,7 @@ func (c ClassConfig) togetherOf(s *Spec) (t traffic.Together) {
 // receiveOf is the limit that a workload has by its network class.
 func (c ClassConfig) receiveOf(s *Spec) (l traffic.Limit) {
 	if name := c.ClassOf(NetClass, s); c.Net.Has(name) {
-		l.Receive = c.Net.Classes[name].Receive
+		l = c.Net.ReceiveOf(name)
 	}
 	return l
 }
@@ -167,6 +168,23 @@ func (t *transaction) renewNet() {
 	}
 }
 
+// recount has limits that are about some devices count those that have come, or come back, since.
+func (k *netClasses) recount(c *Transition) {
+	config := k.n.opt.Classes.Net
+	if !c.All || !slices.ContainsFunc(config.Names(), func(class string) bool { return config.FromOf(class) != "" }) {
+		return
+	}
+	limits, _ := k.limited(c.Workloads(), leftOut)
+	for dir, l := range limits {
+		if l.Arrival.Devices == "" && l.together.Devices == "" {
+			continue
+		}
+		if err := traffic.RenewLimits(k.n.root, dir); err != nil {
+			k.n.tellOnce(l.ids[0], err.Error())
+		}
+	}
+}
+
 // leftOut is for limited where what cannot be is told elsewhere.
 func leftOut(*Workload, error) error { return nil }
 
@@ -270,6 +288,29 @@ func (k *netClasses) joined(all iter.Seq[*Workload]) (joined []*Workload) {
 	}
 	slices.SortFunc(joined, func(a, b *Workload) int { return strings.Compare(a.ID(), b.ID()) })
 	return joined
+}
+
+// arrivalNotes say which devices of its class are not there, and of what a workload receives goes uncounted.
+func (k *netClasses) arrivalNotes(w *Workload) []string {
+	config := k.n.opt.Classes.Net
+	name := k.n.opt.Classes.ClassOf(NetClass, &w.Spec)
+	if !config.Has(name) || config.FromOf(name) == "" {
+		return nil
+	}
+	notes := slices.Clone(k.n.notesOnce(NetClass, name, func() (notes []string) {
+		h, err := traffic.Read(k.n.root.FS(), config)
+		if err == nil {
+			err = config.Absent(h, name)
+		}
+		for _, e := range strictyaml.Errors(err) {
+			notes = append(notes, "network "+e.Err.Error())
+		}
+		return notes
+	}))
+	if pid, ok := k.apart(w); ok {
+		notes = append(notes, fmt.Sprintf("network class %q: its process %d has a network of its own: what that receives comes through none of %s of the host, and has no limit by the class", name, pid, config.FromOf(name)))
+	}
+	return notes
 }
 
 // limitNote says that a workload goes without a limit, and why; "" if it has all.

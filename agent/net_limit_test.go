@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -497,5 +500,77 @@ func TestNetRenewed(t *testing.T) {
 	// A class, the limit of api, and what both receive together.
 	if got, want := net.Writes-before, 4; got != want {
 		t.Errorf("opened: %d writes, want %d", got, want)
+	}
+}
+
+// A class may say through which devices its workloads receive what it limits; the limit of a workload's
+// own is beside that. Each comparison has devices that have come be counted.
+func TestNetReceiveFrom(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for layout, dir := range map[string]string{"v2": "sys/fs/cgroup/berth/api", "hybrid": "sys/fs/cgroup/unified/berth-net-api"} {
+		t.Run(layout, func(t *testing.T) {
+			h, net := netHost(t, layout)
+			h.opt.Classes.Net.Classes["mirror"] = traffic.Share{Receive: 20e6, ReceiveTogether: 30e6, ReceiveFrom: traffic.DevicesOf("eth1", "eth9")}
+			if err := h.opt.Classes.Net.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			n := h.open()
+			s := netted(spec("api", place.LS, 100, 9000100), "mirror")
+			s.Bandwidth.Receive = 50e6
+			w := h.place(n, s)
+			of := traffic.Limit{Receive: 50e6, Arrival: traffic.Arrival{Devices: "eth1/eth9", Rate: 20e6}}
+			h.wantLimits(net, "placed", map[string]traffic.Limit{dir: of})
+			if got, err := net.Together(dir); err != nil || got.Devices != "eth1/eth9" || got.Rate != 30e6 {
+				t.Errorf("together %+v, %v", got, err)
+			}
+			if root, _ := net.Of("eth1"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
+				t.Errorf("eth1 has %v, marks %v", root, h.marks(net))
+			}
+			const absent = `network class mirror: there is no network device "eth9"; did you mean "eth0"?: what arrives is counted once there is`
+			if !slices.Contains(w.Notes, absent) {
+				t.Errorf("notes %q, want %q", w.Notes, absent)
+			}
+			r, err := n.ClassReport(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			use := r.NetOf(&w)
+			if use == nil || !use.InForce || !slices.Equal(use.Received(), []string{"20Mbit each from eth1 eth9", "30Mbit together from eth1 eth9"}) {
+				t.Errorf("reported %+v", use)
+			}
+			net.Plug("eth9")
+			writes := net.Writes
+			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 || net.Writes != writes+2 {
+				t.Errorf("compared: %v, %v, %d writes, want those of two files", repairs, err, net.Writes-writes)
+			}
+			if w, err := n.Get(ctx, "api"); err != nil || slices.Contains(w.Notes, absent) {
+				t.Errorf("eth9 is there: notes %q, %v", w.Notes, err)
+			}
+			for process, network := range map[string]string{"self": "net:[1]", "9000100": "net:[2]"} {
+				ns := filepath.Join(h.dir, "proc", process, "ns")
+				if err := errors.Join(os.MkdirAll(ns, 0o755), os.Symlink(network, filepath.Join(ns, "net"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const apart = `network class "mirror": its process 9000100 has a network of its own: what that receives comes through none of eth1 eth9 of the host, and has no limit by the class`
+			if w, err := n.Get(ctx, "api"); err != nil || !slices.Contains(w.Notes, apart) {
+				t.Errorf("apart: notes %q, %v", w.Notes, err)
+			}
+			if err := net.SetLimit(dir, traffic.Limit{Receive: 50e6, Arrival: traffic.Arrival{Devices: "eth1", Rate: 20e6}}); err != nil { // somebody else
+				t.Fatal(err)
+			}
+			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) != 1 {
+				t.Errorf("repaired: %v, %v", repairs, err)
+			}
+			h.wantLimits(net, "repaired", map[string]traffic.Limit{dir: of})
+			if _, err := n.Resize(ctx, spec("api", place.LS, 100, 0)); err != nil {
+				t.Fatal(err)
+			}
+			h.wantLimits(net, "none", map[string]traffic.Limit{})
+			if got, err := net.Together(dir); err == nil && got != (traffic.Together{}) {
+				t.Errorf("none: together %+v", got)
+			}
+		})
 	}
 }

@@ -233,6 +233,11 @@ func (e Spec) validateShares(s Scenario) error {
 	case e.Resource != Net:
 		return fmt.Errorf("experiment: scenario %s: netTenant, netNeighbour: only where the resource is net, not %s", s.Name, orCPU(e.Resource))
 	}
+	for _, share := range []traffic.Share{s.Isolation.NetTenant, s.Isolation.NetNeighbour} {
+		if share.Receive != 0 || share.ReceiveTogether != 0 || share.ReceiveFrom != "" {
+			return fmt.Errorf("experiment: scenario %s: netTenant, netNeighbour: the link is divided by what is sent: leave receive, receiveTogether and receiveFrom out", s.Name)
+		}
+	}
 	c := s.Isolation.config(e.LinkRate)
 	err := c.Validate()
 	if err == nil {

@@ -73,6 +73,7 @@ func TestResourcesRefuse(t *testing.T) {
 		{Net, `does not press on net: want send`, func(e *Spec) { e.Neighbour.Kernel = "spin" }},
 		{Net, "9 is not 1 (first) to 8", func(e *Spec) { e.Scenarios[5].Isolation.NetTenant.Priority = 9 }},
 		{Net, "the floors add up to", func(e *Spec) { e.Scenarios[5].Isolation.NetTenant.Floor.Percent = 90 }},
+		{Net, "leave receive, receiveTogether and receiveFrom out", func(e *Spec) { e.Scenarios[5].Isolation.NetNeighbour.Receive = 8e6 }},
 	} {
 		e := isolationOf(t, tc.of)
 		tc.spoils(&e)

@@ -171,6 +171,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"cache class":       {"classes: {cache: {partitions: {p: {classes: {gold: }}}}}\nworkloads: [{name: a, match: {cgroup: /a}, cache: glod}]\n", `n.yaml:4: workloads[0].cache: there is no class "glod"; did you mean "gold"?`},
 		"cache share":       {"classes: {cache: {partitions: {p: {l3Allocation: 0%}}}}\n", `n.yaml:3: classes.cache.partitions.p.l3Allocation: 0% is no part of a cache: leave it out, or give it at least one way`},
 		"I/O class":         {"classes: {io: {classes: {slow: [{weight: 5}]}}}\nworkloads: [{name: a, match: {cgroup: /a}, io: slwo}]\n", `n.yaml:4: workloads[0].io: there is no class "slwo"; did you mean "slow"?`},
+		"I/O key":           {"classes: {io: {classes: {slow: [{Weight: 5}]}}}\n", `n.yaml:3: classes.io.classes.slow[0].Weight: unknown field; did you mean "weight"?`},
 		"I/O limit":         {"classes: {io: {classes: {slow: [{readBPS: 5M}]}}}\n", `n.yaml:3: classes.io.classes.slow[0].devices: is missing: the kernel limits each device on its own`},
 		"I/O rate":          {"classes: {io: {classes: {slow: [{devices: [sda], readBPS: 0}]}}}\n", `n.yaml:3: classes.io.classes.slow[0].readBPS: "0" is no amount per second above 0`},
 		"I/O service":       {"classes: {io: {classes: {slow: [{weight: 5}]}, service: {BE: fast}}}\n", `n.yaml:3: classes.io.service.BE: there is no class "fast"`},

@@ -186,6 +186,9 @@ func (s *schema) structure(t reflect.Type, value reflect.Value) object {
 			}
 			continue
 		}
+		if f.Tag.Get("json") == "-" {
+			continue
+		}
 		about := s.comments[path.Base(t.PkgPath())+"."+t.Name()+"."+f.Name]
 		if about == "" {
 			panic(t.Name() + "." + f.Name + " has no comment")

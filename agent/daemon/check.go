@@ -261,7 +261,7 @@ func (h *hostCheck) network(root *kernel.Root, c *traffic.Config) {
 		return
 	}
 	_, err = c.Layout(host)
-	for _, e := range strictyaml.Errors(err) {
+	for _, e := range strictyaml.Errors(errors.Join(err, c.Absent(host, c.Names()...))) {
 		h.fail("classes.net."+e.Field, e.Err)
 	}
 }

@@ -50,8 +50,8 @@ usage.`,
 				if err != nil {
 					return err
 				}
-				links := linksOf(cmd.Context(), n, &w)
-				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, links, verbose) })
+				net := netOf(cmd.Context(), n, &w)
+				return show(cmd, w, func() string { return sentence(&w, s) + "\n\n" + explanation(&w, net, verbose) })
 			})
 		},
 	}
@@ -62,9 +62,9 @@ usage.`,
 	return cmd
 }
 
-// linksOf returns what a workload has of network devices by its class. That they cannot be read
-// becomes a note: all else is told.
-func linksOf(ctx context.Context, n node, w *agent.Workload) []agent.ClassLink {
+// netOf returns the network class of a workload, nil for none. That it cannot be read becomes a note:
+// all else is told.
+func netOf(ctx context.Context, n node, w *agent.Workload) *agent.ClassUse {
 	if w.Classes[agent.NetClass] == "" {
 		return nil
 	}
@@ -72,7 +72,7 @@ func linksOf(ctx context.Context, n node, w *agent.Workload) []agent.ClassLink {
 	if err != nil {
 		w.Notes = append(w.Notes, "what its network class has of devices cannot be read: "+err.Error())
 	}
-	return classes.LinksOf(w)
+	return classes.NetOf(w)
 }
 
 // getOrWaiting returns a workload, also one that has no place yet.
@@ -128,9 +128,9 @@ func cpuWords(cpus cpuset.Set) string {
 	return "CPUs " + cpus.String()
 }
 
-// explanation describes the CPUs and limits of a workload, what its network class has of devices
+// explanation describes the CPUs and limits of a workload, what its network class has, if that is known,
 // and, below a line "why", the candidates at each choice.
-func explanation(w *agent.Workload, links []agent.ClassLink, why bool) string {
+func explanation(w *agent.Workload, net *agent.ClassUse, why bool) string {
 	var b strings.Builder
 	r, g := &w.Spec.Request, w.Grant
 	asked := r.Class.String()
@@ -153,9 +153,12 @@ func explanation(w *agent.Workload, links []agent.ClassLink, why bool) string {
 		}
 		add(string(kind)+" class", cmp.Or(has, asked))
 	}
-	for i := range links {
-		l := &links[i]
-		add("through "+l.Device, fmt.Sprintf("%s (%s: %s)", l.Text(), strings.ToUpper(string(l.By)), l.Why))
+	if net != nil {
+		for i := range net.Links {
+			l := &net.Links[i]
+			add("through "+l.Device, fmt.Sprintf("%s (%s: %s)", l.Text(), strings.ToUpper(string(l.By)), l.Why))
+		}
+		add("received", strings.Join(net.Received(), ", "))
 	}
 	add("network", bandwidthText(&w.Spec.Bandwidth))
 	add("limits", limitsText(&w.Limits))

@@ -71,11 +71,11 @@ the pod of pod-a  –              20Mbit
 func TestExplainedLink(t *testing.T) {
 	t.Parallel()
 	w := &agent.Workload{Grant: &place.Grant{}}
-	got := explanation(w, []agent.ClassLink{
+	got := explanation(w, &agent.ClassUse{Links: []agent.ClassLink{
 		{Device: "eth0", Ceiling: 50e6, Priority: 4, By: traffic.EDT, Why: "eth0 has fq"},
 		{Device: "eth1", Floor: 10e6, Ceiling: 50e6, Priority: 8, By: traffic.HTB, Why: "classes have floors or priorities"},
-	}, false)
-	for _, want := range []string{"through eth0  at most 50Mbit, by fq (EDT: eth0 has fq)\n", "through eth1  10Mbit to 50Mbit, priority 8 (HTB: classes have floors or priorities)\n"} {
+	}, Settings: []agent.ClassSetting{{Of: "received", Value: "20Mbit each from eth0"}, {Of: "received", Value: "30Mbit together from eth0"}, {Of: "eth0", Value: "x"}}}, false)
+	for _, want := range []string{"through eth0  at most 50Mbit, by fq (EDT: eth0 has fq)\n", "through eth1  10Mbit to 50Mbit, priority 8 (HTB: classes have floors or priorities)\n", "received      20Mbit each from eth0, 30Mbit together from eth0\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant %q", got, want)
 		}
@@ -93,13 +93,13 @@ func (unreported) ClassReport(context.Context) (agent.ClassReport, error) {
 func TestExplainedWithoutLinks(t *testing.T) {
 	t.Parallel()
 	w := agent.Workload{Grant: &place.Grant{}, Classes: map[agent.ClassKind]string{agent.NetClass: "bulk"}}
-	links := linksOf(t.Context(), unreported{}, &w)
-	text := explanation(&w, links, false)
-	if len(links) > 0 || !strings.Contains(text, "note: what its network class has of devices cannot be read: no such") {
-		t.Errorf("%v, %s", links, text)
+	net := netOf(t.Context(), unreported{}, &w)
+	text := explanation(&w, net, false)
+	if net != nil || !strings.Contains(text, "note: what its network class has of devices cannot be read: no such") {
+		t.Errorf("%v, %s", net, text)
 	}
 	w = agent.Workload{}
-	if links := linksOf(t.Context(), unreported{}, &w); len(links)+len(w.Notes) > 0 {
-		t.Errorf("without a class: %v, %q", links, w.Notes)
+	if net := netOf(t.Context(), unreported{}, &w); net != nil || len(w.Notes) > 0 {
+		t.Errorf("without a class: %v, %q", net, w.Notes)
 	}
 }

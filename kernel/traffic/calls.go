@@ -171,7 +171,14 @@ func (systemCalls) Limit(group string) (l Limit, err error) {
 	err = withGroup(group, func(fd int) error {
 		return errors.Join(
 			sending.each(fd, sends), pacing.each(fd, sends),
-			receiving.each(fd, func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Receive: rateOf(rate)}); return nil }))
+			receiving.each(fd, func(_ *ebpf.Program, rate uint64) error { l = l.Min(Limit{Receive: rateOf(rate)}); return nil }),
+			arriving.each(fd, func(p *ebpf.Program, rate uint64) error {
+				a, err := arrivalsIn(p)
+				if of := rateOf(rate); l.Arrival == (Arrival{}) || of < l.Arrival.Rate {
+					l.Arrival = Arrival{a.devices(), of}
+				}
+				return err
+			}))
 	})
 	return l, err
 }
@@ -186,25 +193,28 @@ func (systemCalls) SetLimit(group string, l Limit) error {
 		is, other = pacing, sending
 	}
 	return withGroup(group, func(fd int) error {
-		return errors.Join(is.instead(other, fd, l.Send.bytes()), receiving.set(fd, l.Receive.bytes()))
+		return errors.Join(
+			is.instead(other, fd, l.Send.bytes()), receiving.set(fd, l.Receive.bytes()),
+			arriving.setThrough(fd, l.Arrival.Rate.bytes(), l.Arrival.Devices))
 	})
 }
 
 func (systemCalls) Together(group string) (s Together, err error) {
 	err = withGroup(group, func(fd int) error {
-		return together.each(fd, func(_ *ebpf.Program, number uint64) error {
+		return together.each(fd, func(p *ebpf.Program, number uint64) error {
+			a, err := arrivalsIn(p)
 			// Of two, left by a kill, the smaller holds.
 			if of := togetherOf(number); s == (Together{}) || of.Rate < s.Rate {
-				s = of
+				s, s.Devices = of, a.devices()
 			}
-			return nil
+			return err
 		})
 	})
 	return s, err
 }
 
 func (systemCalls) SetTogether(group string, s Together) error {
-	return withGroup(group, func(fd int) error { return together.set(fd, receivesTogether(s)) })
+	return withGroup(group, func(fd int) error { return together.setThrough(fd, receivesTogether(s), s.Devices) })
 }
 
 // programs are those of a kind that control groups, or devices, have of Berth. Each has a number,
@@ -222,11 +232,16 @@ type programs struct {
 	flags  uint32
 	anchor link.Anchor // its place among others
 	common bool        // all that have one of a number have the same
+	// outdated reports whether one with the right instructions keeps something else than is to be kept.
+	outdated func(*ebpf.Program) (bool, error)
 }
 
 // atGroups are programs of control groups.
 func atGroups(attach ebpf.AttachType, does, prefix string, base, digits int, code func(uint64, int) asm.Instructions, state func() (*ebpf.MapSpec, error)) *programs {
-	return &programs{ebpf.CGroupSKB, attach, "control group", does, prefix, base, digits, code, state, unix.BPF_F_ALLOW_MULTI, nil, false}
+	return &programs{
+		of: ebpf.CGroupSKB, attach: attach, at: "control group", does: does, prefix: prefix, base: base, digits: digits,
+		code: code, state: state, flags: unix.BPF_F_ALLOW_MULTI,
+	}
 }
 
 var (
@@ -234,10 +249,11 @@ var (
 	sending   = atGroups(ebpf.AttachCGroupInetEgress, "limits what is sent", "berth_o", 36, 1, sendLimiter, clock)
 	pacing    = atGroups(ebpf.AttachCGroupInetEgress, "says when packets leave", "berth_e", 36, 1, paceLimiter, clockAndDevices)
 	receiving = atGroups(ebpf.AttachCGroupInetIngress, "limits what is received", "berth_i", 36, 1, receiveLimiter, clock)
+	arriving  = atGroups(ebpf.AttachCGroupInetIngress, "limits what is received through some devices", "berth_d", 36, 1, arrivalLimiter, arrivalMap)
 	// The name, of at most 15 bytes, has room for all numbers of receivesTogether.
 	together = &programs{
 		of: ebpf.CGroupSKB, attach: ebpf.AttachCGroupInetIngress, at: "control group", does: "limits what a class receives",
-		prefix: "brt_", base: 36, digits: 1, code: togetherLimiter, state: clock, flags: unix.BPF_F_ALLOW_MULTI, common: true,
+		prefix: "brt_", base: 36, digits: 1, code: togetherLimiter, state: arrivalMap, flags: unix.BPF_F_ALLOW_MULTI, common: true,
 	}
 )
 
@@ -414,7 +430,7 @@ func (k *programs) each(target int, do func(p *ebpf.Program, number uint64) erro
 	return k.all(target, func(p *ebpf.Program, number uint64, _ bool) error { return do(p, number) })
 }
 
-// all is each that tells which programs are of another build of Berth's.
+// all is each that tells which programs are of another build of Berth's, or outdated.
 func (k *programs) all(target int, do func(p *ebpf.Program, number uint64, older bool) error) error {
 	query := link.QueryOptions{Target: target, Attach: k.attach}
 	all, err := link.QueryPrograms(query)
@@ -441,7 +457,7 @@ func permitted(what string, err error) error {
 }
 
 // with calls do if a program is Berth's: it has the name, which anybody may choose, and the
-// instructions, or is older.
+// instructions, or is older. Outdated ones count as older.
 func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint64, older bool) error) error {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -458,8 +474,13 @@ func (k *programs) with(id ebpf.ProgramID, do func(p *ebpf.Program, number uint6
 		return nil
 	}
 	older := false
-	if k.spec(number, 0).Compatible(info) != nil {
+	switch {
+	case k.spec(number, 0).Compatible(info) != nil:
 		if older, err = k.older(info); !older || err != nil {
+			return err
+		}
+	case k.outdated != nil:
+		if older, err = k.outdated(p); err != nil {
 			return err
 		}
 	}

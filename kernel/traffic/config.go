@@ -45,13 +45,15 @@ type Share struct {
 	Ceiling Amount `json:"ceiling,omitzero"`
 	// Priority says who gets first what the floors leave, from 1 (first) to 8. Default: 4.
 	Priority int `json:"priority,omitempty"`
-	// Receive is what each workload of the class may receive at most, through all devices
-	// together but the loopback device, as in 100Mbit: what arrives beyond it is dropped.
-	// Default: no limit.
+	// Receive is what each workload of the class may receive at most, through the devices of
+	// ReceiveFrom together, as in 100Mbit: what arrives beyond it is dropped. Default: no limit.
 	Receive Rate `json:"receive,omitzero"`
 	// ReceiveTogether is what all workloads of the class may receive at most together, as Receive.
 	// Default: no limit.
 	ReceiveTogether Rate `json:"receiveTogether,omitzero"`
+	// ReceiveFrom are the network devices that Receive and ReceiveTogether are about, by name with
+	// spaces in between, as in "eth0 eth1". Default: all but the loopback device.
+	ReceiveFrom Devices `json:"receiveFrom,omitempty"`
 }
 
 // Others is the name of what all without a class have.
@@ -196,6 +198,15 @@ func (c *Config) Links() map[string]LinkConfig {
 	return c.Devices
 }
 
+// named are the devices that the configuration names.
+func (c *Config) named() []string {
+	names := slices.Collect(maps.Keys(c.Links()))
+	for _, class := range c.Names() {
+		names = append(names, c.FromOf(class).Names()...)
+	}
+	return names
+}
+
 // Has reports whether there is a class of the name.
 func (c *Config) Has(name string) bool { return slices.Contains(c.Names(), name) }
 
@@ -206,15 +217,52 @@ func (c *Config) Divides(name string) bool {
 		return false
 	}
 	s := c.Classes[name]
-	return s != Share{Receive: s.Receive, ReceiveTogether: s.ReceiveTogether}
+	return s != Share{Receive: s.Receive, ReceiveTogether: s.ReceiveTogether, ReceiveFrom: s.ReceiveFrom}
 }
 
 // TogetherOf returns what the workloads of a class receive together.
 func (c *Config) TogetherOf(class string) (s Together) {
-	if rate := c.Classes[class].ReceiveTogether; rate > 0 {
-		s = Together{idsOf(c.Names())[class], rate}
+	if share := c.Classes[class]; share.ReceiveTogether > 0 {
+		s = Together{idsOf(c.Names())[class], share.ReceiveTogether, share.ReceiveFrom}
 	}
 	return s
+}
+
+// ReceiveOf returns the limit of what each workload of a class receives.
+func (c *Config) ReceiveOf(class string) Limit {
+	s := c.Classes[class]
+	if s.Receive > 0 && s.ReceiveFrom != "" {
+		return Limit{Arrival: Arrival{s.ReceiveFrom, s.Receive}}
+	}
+	return Limit{Receive: s.Receive}
+}
+
+// FromOf returns the devices that a class names for what its workloads receive, "" for none.
+func (c *Config) FromOf(class string) Devices {
+	if c == nil {
+		return ""
+	}
+	return c.Classes[class].ReceiveFrom
+}
+
+// Absent says which devices some classes receive through that are not there, or are never counted, each
+// as strictyaml.Error with its field. One that comes later is counted then.
+func (c *Config) Absent(h *Host, classes ...string) error {
+	var errs []error
+	for _, class := range classes {
+		absent := func(format string, args ...any) {
+			errs = append(errs, &strictyaml.Error{Field: "classes." + class + ".receiveFrom", Err: fmt.Errorf("class %s: "+format, append([]any{class}, args...)...)})
+		}
+		for _, name := range c.FromOf(class).Names() {
+			switch d := h.Devices[name]; {
+			case d == nil:
+				absent("there is no network device %q%s: what arrives is counted once there is", name, strictyaml.Nearest(name, slices.Sorted(maps.Keys(h.Devices))))
+			case d.Loopback:
+				absent("%s is the loopback device, of which nothing is counted: leave it out", name)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // divided are the names of the classes that devices have, sorted.
@@ -228,8 +276,13 @@ func (c *Config) OfService(class string) string { return c.Service[class] }
 
 var (
 	className  = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
-	deviceName = regexp.MustCompile(`^[^\s/:]{1,15}$`) // dev_valid_name in net/core/dev.c
+	deviceName = regexp.MustCompile(`^[^\s/:]+$`)
 )
+
+// isDeviceName is dev_valid_name in net/core/dev.c.
+func isDeviceName(name string) bool {
+	return deviceName.MatchString(name) && len(name) < nameSize && name != "." && name != ".."
+}
 
 // Validate reports all that is wrong on any host, joined, each as strictyaml.Error with its
 // field.
@@ -242,7 +295,7 @@ func (c *Config) Validate() error {
 	}
 	want(len(c.Devices) > 0 || len(c.Classes) > 0 && len(c.divided()) == 0 && c.Others == Share{}, "devices", "there are none: name those to divide, as in eth0: {}")
 	for _, name := range slices.Sorted(maps.Keys(c.Devices)) {
-		want(deviceName.MatchString(name) && name != "." && name != "..", "devices."+name, "%q is not the name of a network device", name)
+		want(isDeviceName(name), "devices."+name, "%q is not the name of a network device", name)
 	}
 	want(len(c.Classes) > 0, "classes", "there are none")
 	sum := c.Others.Floor.Percent
@@ -254,7 +307,7 @@ func (c *Config) Validate() error {
 		sum += s.Floor.Percent
 	}
 	c.Others.validate("others", want)
-	want(c.Others.Receive == 0 && c.Others.ReceiveTogether == 0, "others.receive", "what everybody else receives has no limit: give them a class")
+	want(c.Others.Receive == 0 && c.Others.ReceiveTogether == 0 && c.Others.ReceiveFrom == "", "others.receive", "what everybody else receives has no limit: give them a class")
 	want(sum <= 100, "classes", "the floors add up to %g%% of a link: lower some", sum)
 	for _, service := range slices.Sorted(maps.Keys(c.Service)) {
 		at, name := "service."+service, c.Service[service]
@@ -268,6 +321,11 @@ func (s Share) validate(at string, want func(ok bool, field, form string, args .
 	want(s.Priority >= 0 && s.Priority <= 8, at+".priority", "%d is not 1 (first) to 8", s.Priority)
 	for field, rate := range map[string]Rate{"floor": s.Floor.Rate, "ceiling": s.Ceiling.Rate, "receive": s.Receive, "receiveTogether": s.ReceiveTogether} {
 		want(rate == 0 || rate >= leastRate && rate <= mostRate, at+"."+field, "%s is not %s to %s", rate, leastRate, mostRate)
+	}
+	if s.ReceiveFrom != "" {
+		err := s.ReceiveFrom.validate()
+		want(err == nil, at+".receiveFrom", "%w", err)
+		want(s.Receive != 0 || s.ReceiveTogether != 0, at+".receiveFrom", "nothing is limited there: say receive or receiveTogether")
 	}
 	if f, c := s.Floor, s.Ceiling; !f.none() && !c.none() && (f.Rate > 0) == (c.Rate > 0) {
 		want(f.Rate <= c.Rate && f.Percent <= c.Percent, at+".ceiling", "%s is below the floor, %s", c, f)

@@ -68,7 +68,8 @@ type Calls interface {
 //	sys/net/DEVICE/edt                the same of Berth's program before a device's fq
 //	sys/net/DEVICE/htb/4f21           "rate 1250000 ceil 12500000 prio 7", a class, or none
 //	CGROUP/berth.net_class            "6be7:4f21", of which class packets are, or none
-//	CGROUP/berth.net_limit            "send 1250000 receive 1250000", in bytes per second, or none
+//	CGROUP/berth.net_limit            "send 1250000 receive 1250000", in bytes per second, or none;
+//	                                  "receive 1250000 from eth0/eth1" is through some devices
 //	CGROUP/berth.net_together         "4f21 1250000", what its class receives together, or none
 //
 // Only the live host has any. A root that has them already stays as it is.
@@ -415,8 +416,8 @@ func (f *files) Rmdir(of string) error {
 }
 
 // RenewLimits has what a control group may send and receive be by programs of this build of Berth's,
-// where it is by those of another, which an upgrade leaves. It writes again what the files show: there
-// is nothing to undo.
+// where it is by those of another, which an upgrade leaves, or through other devices of the same names
+// than are there now. It writes again what the files show: there is nothing to undo.
 func RenewLimits(root *kernel.Root, group string) error {
 	return errors.Join(rewrite(root, LimitFile(group)), rewrite(root, path.Join(group, togetherFile)))
 }

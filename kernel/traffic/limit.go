@@ -22,9 +22,12 @@ type Limit struct {
 	Send Rate `json:"send,omitzero"`
 	// Receive is what may be received; what arrives beyond it is dropped. Default: no limit.
 	Receive Rate `json:"receive,omitzero"`
+	// Arrival is what may be received through some devices, beside Receive.
+	Arrival Arrival `json:"-"`
 }
 
-// Min is the smaller limit of both ways.
+// Min is the smaller limit of both ways. Of two about what arrives through different devices it is the
+// smaller rate, through the devices of both together: more than neither allows.
 func (l Limit) Min(other Limit) Limit {
 	least := func(a, b Rate) Rate {
 		if a == 0 || b != 0 && b < a {
@@ -32,28 +35,34 @@ func (l Limit) Min(other Limit) Limit {
 		}
 		return a
 	}
-	return Limit{least(l.Send, other.Send), least(l.Receive, other.Receive)}
+	return Limit{
+		least(l.Send, other.Send), least(l.Receive, other.Receive),
+		Arrival{l.Arrival.Devices.and(other.Arrival.Devices), least(l.Arrival.Rate, other.Arrival.Rate)},
+	}
 }
 
-// Validate reports a rate that cannot be.
+// Validate reports a rate that cannot be, or devices.
 func (l Limit) Validate() error {
-	for _, r := range []Rate{l.Send, l.Receive} {
+	for _, r := range []Rate{l.Send, l.Receive, l.Arrival.Rate} {
 		if r != 0 && (r < leastRate || r > mostRate) {
 			return fmt.Errorf("%s is not %s to %s", r, leastRate, mostRate)
 		}
 	}
+	if l.Arrival != (Arrival{}) {
+		return l.Arrival.Devices.validate()
+	}
 	return nil
 }
 
-// text is what the file of a control group has: bytes per second.
+// text is what the file of a control group has: bytes per second, and through which devices.
 func (l Limit) text() string {
 	var words []string
 	for _, w := range []struct {
 		name string
-		rate Rate
-	}{{"send", l.Send}, {"receive", l.Receive}} {
-		if w.rate != 0 {
-			words = append(words, fmt.Sprintf("%s %d", w.name, w.rate.bytes()))
+		of   Arrival
+	}{{"send", Arrival{Rate: l.Send}}, {"receive", Arrival{Rate: l.Receive}}, {"receive", l.Arrival}} {
+		if w.of.Rate != 0 {
+			words = append(words, fmt.Sprintf("%s %d%s", w.name, w.of.Rate.bytes(), w.of.Devices.text()))
 		}
 	}
 	if len(words) == 0 {
@@ -65,21 +74,25 @@ func (l Limit) text() string {
 // parseLimit reads what text writes.
 func parseLimit(text string) (l Limit, err error) {
 	text = strings.TrimSpace(text)
-	words := strings.Fields(text)
-	for i := 0; i+1 < len(words); i += 2 {
-		bytes, err := strconv.ParseUint(words[i+1], 10, 48)
+	for words := strings.Fields(text); len(words) >= 2; {
+		bytes, err := strconv.ParseUint(words[1], 10, 48)
 		if err != nil {
 			break
 		}
-		switch words[i] {
-		case "send":
-			l.Send = rateOf(bytes)
-		case "receive":
-			l.Receive = rateOf(bytes)
+		name, rate := words[0], rateOf(bytes)
+		words = words[2:]
+		switch {
+		case name == "send":
+			l.Send = rate
+		case name == "receive" && len(words) >= 2 && words[0] == "from":
+			l.Arrival = Arrival{Devices(words[1]), rate}
+			words = words[2:]
+		case name == "receive":
+			l.Receive = rate
 		}
 	}
 	if err := l.Validate(); err != nil || l.text() != text {
-		return Limit{}, fmt.Errorf("%q is no limit: send BYTES receive BYTES, one of them, or none", text)
+		return Limit{}, fmt.Errorf("%q is no limit: send BYTES receive BYTES receive BYTES from DEVICE/DEVICE, some of them, or none", text)
 	}
 	return l, nil
 }
@@ -87,11 +100,11 @@ func parseLimit(text string) (l Limit, err error) {
 // LimitFile is the file of a control group of cgroup v2 that says what it may send and receive.
 func LimitFile(group string) string { return path.Join(group, limitFile) }
 
-// Together is what the workloads of a class may receive together, through all devices but the
-// loopback device.
+// Together is what the workloads of a class may receive together.
 type Together struct {
-	Class uint16 // the class's number; 0 for no class
-	Rate  Rate
+	Class   uint16 // the class's number; 0 for no class
+	Rate    Rate
+	Devices Devices // through which
 }
 
 // text is what the file of a control group has.
@@ -99,7 +112,7 @@ func (s Together) text() string {
 	if s == (Together{}) {
 		return none
 	}
-	return fmt.Sprintf("%04x %d", s.Class, s.Rate.bytes())
+	return fmt.Sprintf("%04x %d%s", s.Class, s.Rate.bytes(), s.Devices.text())
 }
 
 // parseTogether reads what text writes.
@@ -108,10 +121,15 @@ func parseTogether(text string) (s Together, err error) {
 		return s, nil
 	}
 	var bytes uint64
-	_, err = fmt.Sscanf(text, "%x %d", &s.Class, &bytes)
-	s.Rate = rateOf(bytes)
-	if err != nil || s.Class == 0 || s.Rate == 0 || (Limit{Receive: s.Rate}).Validate() != nil || s.text() != text {
-		return Together{}, fmt.Errorf("%q is no limit of a class: CLASS BYTES, or none", text)
+	rate, devices, _ := strings.Cut(text, " from ")
+	_, err = fmt.Sscanf(rate, "%x %d", &s.Class, &bytes)
+	s.Rate, s.Devices = rateOf(bytes), Devices(devices)
+	limit := Limit{Receive: s.Rate}
+	if devices != "" {
+		limit.Arrival = Arrival{s.Devices, s.Rate}
+	}
+	if err != nil || s.Class == 0 || s.Rate == 0 || limit.Validate() != nil || s.text() != text {
+		return Together{}, fmt.Errorf("%q is no limit of a class: CLASS BYTES, CLASS BYTES from DEVICE/DEVICE, or none", text)
 	}
 	return s, nil
 }
@@ -155,20 +173,23 @@ const (
 //
 // What arrives beyond the rate is dropped. What is sent beyond it is sent with word to TCP that
 // the way is congested, and what is far beyond it dropped with the same word
-// (BPF_PROG_CGROUP_INET_EGRESS_RUN_ARRAY).
-func limiter(rate uint64, state int, beyond asm.Instructions) asm.Instructions {
+// (BPF_PROG_CGROUP_INET_EGRESS_RUN_ARRAY). What is not counted, first sends to "free".
+func limiter(rate uint64, state int, first, beyond asm.Instructions) asm.Instructions {
 	const loopback = 1 // LOOPBACK_IFINDEX
 	insns := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R1, asm.R6, skbDevice, asm.Word),
 		asm.JEq.Imm(asm.R1, loopback, "free"),
-		asm.LoadMem(asm.R7, asm.R6, skbLength, asm.Word),
+		asm.LoadMapValue(asm.R9, state, 0),
+	}
+	insns = append(insns, first...)
+	insns = append(insns,
+		asm.LoadMem(asm.R7, asm.R6, skbLength, asm.Word).WithSymbol("counted"),
 		asm.Mul.Imm(asm.R7, 1e9),
 		asm.LoadImm(asm.R2, int64(rate), asm.DWord),
 		asm.Div.Reg(asm.R7, asm.R2), // what the packet takes at the rate
 		asm.FnKtimeGetNs.Call(),
 		asm.Mov.Reg(asm.R8, asm.R0),
-		asm.LoadMapValue(asm.R9, state, 0),
 		asm.LoadMem(asm.R1, asm.R9, 0, asm.DWord),
 		asm.Mov.Reg(asm.R2, asm.R8),
 		asm.Sub.Imm(asm.R2, burst),
@@ -177,8 +198,8 @@ func limiter(rate uint64, state int, beyond asm.Instructions) asm.Instructions {
 		asm.Mov.Reg(asm.R1, asm.R2),
 		asm.Sub.Reg(asm.R1, asm.R8).WithSymbol("recent"), // how far beyond the rate it is
 		asm.Mov.Imm(asm.R0, passed),
-	}
-	insns = append(insns, asm.JSLE.Imm(asm.R1, 0, "count"))
+		asm.JSLE.Imm(asm.R1, 0, "count"),
+	)
 	insns = append(insns, beyond...)
 	return append(insns,
 		asm.StoreXAdd(asm.R9, asm.R7, asm.DWord).WithSymbol("count"),
@@ -197,22 +218,29 @@ func slowly() asm.Instructions {
 	}
 }
 
-func sendLimiter(rate uint64, state int) asm.Instructions { return limiter(rate, state, slowly()) }
+func sendLimiter(rate uint64, state int) asm.Instructions { return limiter(rate, state, nil, slowly()) }
+
+// beyondDropped is what is done with a packet that arrives beyond the rate.
+func beyondDropped() asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R0, dropped), asm.Ja.Label("end")}
+}
 
 func receiveLimiter(rate uint64, state int) asm.Instructions {
-	return limiter(rate, state, asm.Instructions{asm.Mov.Imm(asm.R0, dropped), asm.Ja.Label("end")})
+	return limiter(rate, state, nil, beyondDropped())
 }
 
 // receivesTogether is the number of a program that all groups of a class have: the clock in its map
 // is theirs together.
 func receivesTogether(s Together) uint64 { return s.Rate.bytes()<<16 | uint64(s.Class) }
 
-func togetherOf(number uint64) Together { return Together{uint16(number), rateOf(number >> 16)} }
+func togetherOf(number uint64) Together {
+	return Together{Class: uint16(number), Rate: rateOf(number >> 16)}
+}
 
-// togetherLimiter is a receiveLimiter of a class. Which tree of groups it is for tells it from that
+// togetherLimiter is an arrivalLimiter of a class. Which tree of groups it is for tells it from that
 // of another Berth, in a container.
 func togetherLimiter(number uint64, state int) asm.Instructions {
-	return append(asm.Instructions{asm.LoadImm(asm.R0, int64(ownTree()), asm.DWord)}, receiveLimiter(number>>16, state)...)
+	return append(asm.Instructions{asm.LoadImm(asm.R0, int64(ownTree()), asm.DWord)}, arrivalLimiter(number>>16, state)...)
 }
 
 // ownTree is the inode of the group that this process sees at the top of cgroup v2, 0 without.

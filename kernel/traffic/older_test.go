@@ -49,7 +49,12 @@ func testOlder(t *testing.T) {
 	b := newBed(t, false)
 	group := b.groups[0]
 	const rate = 5e6 // bytes per second
-	with := Together{firstMinor, rateOf(rate)}
+	with := Together{Class: firstMinor, Rate: rateOf(rate)}
+	through := Limit{Arrival: Arrival{nearDevice, rateOf(rate)}}
+	near, err := arrivalsOf(nearDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		kind   *programs
 		file   string
@@ -57,14 +62,16 @@ func testOlder(t *testing.T) {
 		text   string
 		now    *programs // what this host takes for it
 		code   func(uint64, int) asm.Instructions
+		state  func() (*ebpf.MapSpec, error)
 	}{
-		{sending, LimitFile(group), rate, Limit{Send: rateOf(rate)}.text(), sending, sendLimiter},
-		{pacing, LimitFile(group), rate, Limit{Send: rateOf(rate)}.text(), sending, sendLimiter}, // no device has fq
-		{receiving, LimitFile(group), rate, Limit{Receive: rateOf(rate)}.text(), receiving, receiveLimiter},
-		{together, group + "/" + togetherFile, receivesTogether(with), with.text(), together, togetherLimiter},
+		{sending, LimitFile(group), rate, Limit{Send: rateOf(rate)}.text(), sending, sendLimiter, clock},
+		{pacing, LimitFile(group), rate, Limit{Send: rateOf(rate)}.text(), sending, sendLimiter, clock}, // no device has fq
+		{receiving, LimitFile(group), rate, Limit{Receive: rateOf(rate)}.text(), receiving, receiveLimiter, clock},
+		{arriving, LimitFile(group), rate, through.text(), arriving, arrivalLimiter, func() (*ebpf.MapSpec, error) { return near.spec(), nil }},
+		{together, group + "/" + togetherFile, receivesTogether(with), with.text(), together, func(number uint64, state int) asm.Instructions { return receiveLimiter(number>>16, state) }, clock},
 	} {
 		t.Run(tc.kind.prefix, func(t *testing.T) {
-			other := tc.kind.ofOther(tc.code, clock)
+			other := tc.kind.ofOther(tc.code, tc.state)
 			attach := func() {
 				t.Helper()
 				if err := withGroup(group, func(fd int) error { return other.add(fd, tc.number) }); err != nil {
@@ -78,7 +85,7 @@ func testOlder(t *testing.T) {
 				t.Helper()
 				older, current := 0, 0
 				err := withGroup(group, func(fd int) error {
-					for _, k := range []*programs{sending, pacing, receiving, together} {
+					for _, k := range []*programs{sending, pacing, receiving, arriving, together} {
 						o, c := k.counts(t, fd)
 						older, current = older+o, current+c
 					}
@@ -138,7 +145,7 @@ func testOlder(t *testing.T) {
 	// What has another map is somebody else's.
 	other := receiving.ofOther(receiveLimiter, nil)
 	other.prefix = "berth_iz" // that of the map; the number goes on with it
-	err := withGroup(group, func(fd int) error {
+	err = withGroup(group, func(fd int) error {
 		if err := other.add(fd, 1); err != nil {
 			return err
 		}

@@ -86,30 +86,37 @@ func repace(index int) error {
 func withPaces(index int, do func(*ebpf.Map) error) error {
 	found := false
 	err := pacers.each(index, func(p *ebpf.Program, _ uint64) error {
-		info, err := p.Info()
-		if err != nil {
-			return err
-		}
-		ids, _ := info.MapIDs()
-		for _, id := range ids {
-			m, err := ebpf.NewMapFromID(id)
-			if err != nil {
-				return err
-			}
+		return mapsOf(p, func(m *ebpf.Map) error {
 			found = true
-			if m.ValueSize() == sizeOfClassPace {
-				err = do(m)
+			if m.ValueSize() != sizeOfClassPace {
+				return nil
 			}
-			if err := errors.Join(err, m.Close()); err != nil {
-				return err
-			}
-		}
-		return nil
+			return do(m)
+		})
 	})
 	if err == nil && !found {
 		err = os.ErrNotExist
 	}
 	return err
+}
+
+// mapsOf calls do with the maps of a program.
+func mapsOf(p *ebpf.Program, do func(*ebpf.Map) error) error {
+	info, err := p.Info()
+	if err != nil {
+		return err
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(do(m), m.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // paces are the classes of a device. The kernel gives up where a class comes or goes meanwhile: then
@@ -238,23 +245,6 @@ func fetchAdd(to, by asm.Register, at int16) asm.Instruction {
 	return insn
 }
 
-// mostPaced is how many devices with fq a group's program knows; on the others it drops.
-const mostPaced = 14
-
-// groupPace is what paceLimiter keeps.
-type groupPace struct {
-	Clock   uint64
-	Devices [mostPaced]uint32 // by index, 0 for none
-	Network uint64            // the cookie of the network namespace that they are in
-}
-
-// Offsets in groupPace, and its size.
-const (
-	paceDevices = 8
-	paceNetwork = paceDevices + 4*mostPaced
-	sizeOfPace  = paceNetwork + 8
-)
-
 // tellsNetworks reports whether programs of control groups can ask which network namespace a packet
 // is in, as Linux 6.15 has it.
 var tellsNetworks = sync.OnceValue(func() bool {
@@ -282,7 +272,7 @@ func clockAndDevices() (*ebpf.MapSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	value := groupPace{}
+	value := byDevice{}
 	if value.Network, err = ownNetwork(); err != nil {
 		return nil, err
 	}
@@ -293,10 +283,10 @@ func clockAndDevices() (*ebpf.MapSpec, error) {
 		}
 	}
 	slices.Sort(with)
-	for i, index := range with[:min(len(with), mostPaced)] {
+	for i, index := range with[:min(len(with), mostDevices)] {
 		value.Devices[i] = uint32(index)
 	}
-	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: sizeOfPace, MaxEntries: 1, Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}}}, nil
+	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: sizeOfByDevice, MaxEntries: 1, Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}}}, nil
 }
 
 // paceLimiter is the sendLimiter of a host where a device has fq: through that, packets beyond the
@@ -304,21 +294,7 @@ func clockAndDevices() (*ebpf.MapSpec, error) {
 // A device of another network namespace, which may have the number of one with fq, is none of those
 // where the kernel tells which namespace a packet is in.
 func paceLimiter(rate uint64, state int) asm.Instructions {
-	var insns asm.Instructions
-	if tellsNetworks() {
-		insns = asm.Instructions{
-			asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
-			asm.Mov.Reg(asm.R1, asm.R6),
-			asm.FnGetNetnsCookie.Call(),
-			asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord),
-			asm.LoadMem(asm.R3, asm.R9, paceNetwork, asm.DWord),
-			asm.JNE.Reg(asm.R3, asm.R0, "elsewhere"),
-		}
-	}
-	insns = append(insns, asm.LoadMem(asm.R2, asm.R6, skbDevice, asm.Word))
-	for i := range int16(mostPaced) {
-		insns = append(insns, asm.LoadMem(asm.R3, asm.R9, paceDevices+4*i, asm.Word), asm.JEq.Reg(asm.R3, asm.R2, "paced"))
-	}
+	insns := append(inNetwork("elsewhere"), among("paced")...)
 	beyond := slowly()
 	beyond[0] = beyond[0].WithSymbol("elsewhere")
 	insns = append(insns, beyond...)
@@ -327,7 +303,7 @@ func paceLimiter(rate uint64, state int) asm.Instructions {
 		asm.Mov.Imm(asm.R0, droppedSlow).WithSymbol("paced"),
 	)
 	insns = append(insns, tooLate("end")...)
-	return limiter(rate, state, append(insns,
+	return limiter(rate, state, nil, append(insns,
 		asm.Mov.Imm(asm.R0, passed).WithSymbol("soon"),
 		asm.Add.Reg(asm.R1, asm.R8),
 		asm.LoadMem(asm.R3, asm.R6, skbDue, asm.DWord),

@@ -168,6 +168,7 @@ func BenchmarkPrograms(b *testing.B) {
 		{"send-below", sending, unreached, packet{}}, {"send-beyond", sending, reached, packet{}},
 		{"pace-below", pacing, unreached, packet{}}, {"pace-beyond", pacing, reached, packet{}},
 		{"receive-below", receiving, unreached, packet{}}, {"receive-beyond", receiving, reached, packet{}},
+		{"through-below", arriving, unreached, packet{}}, {"through-beyond", arriving, reached, packet{}},
 		{"device-free", pacers, pacer, packet{Wire: packetBytes}},
 		{"device-below", pacers, unreached, packet{Wire: packetBytes}}, {"device-beyond", pacers, reached, packet{Wire: packetBytes}},
 	} {
@@ -182,12 +183,17 @@ func BenchmarkPrograms(b *testing.B) {
 			if in.Device = otherDevice(); in.Device == 0 {
 				b.Skip("no network device but lo, which is not limited")
 			}
-			if c.kind == pacing {
+			if c.kind == pacing || c.kind == arriving {
 				network, err := ownNetwork()
 				if err != nil {
 					b.Fatal(err)
 				}
-				if err := m.Put(uint32(0), groupPace{Devices: [mostPaced]uint32{in.Device}, Network: network}); err != nil {
+				by := byDevice{Devices: [mostDevices]uint32{in.Device}, Network: network}
+				var value any = by
+				if c.kind == arriving {
+					value = arrivals{By: by}
+				}
+				if err := m.Put(uint32(0), value); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -229,7 +235,7 @@ func (b *bed) paced(device uint32) {
 			continue
 		}
 		p, m := program(b, pacing, packetBytes) // a packet a second
-		if err := m.Put(uint32(0), groupPace{Devices: [mostPaced]uint32{3: with}, Network: network}); err != nil {
+		if err := m.Put(uint32(0), byDevice{Devices: [mostDevices]uint32{3: with}, Network: network}); err != nil {
 			b.Fatal(err)
 		}
 		began := now(b)

@@ -396,7 +396,7 @@ func testLimits(t *testing.T) {
 func (b *bed) together() {
 	b.Helper()
 	calls := systemCalls{}
-	with := Together{firstMinor, 40e6}
+	with := Together{Class: firstMinor, Rate: 40e6}
 	var at [2]ebpf.ProgramID
 	for i, group := range b.groups {
 		if err := b.root.WriteFile(group+"/"+togetherFile, with.text()); err != nil {

@@ -162,7 +162,7 @@ func Read(fsys fs.FS, c *Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read network devices: %w", err)
 	}
-	for name := range c.Links() {
+	for _, name := range c.named() {
 		if d := h.Devices[name]; d != nil {
 			d.readHardware(fsys)
 		}

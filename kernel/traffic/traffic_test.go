@@ -136,6 +136,16 @@ func TestBadConfig(t *testing.T) {
 			"devices.lo: lo is the loopback device", "devices.dum0: dum0 is a virtual device", "devices.eth1: eth1 does not say how fast",
 			`devices.eth9: eth9 has a root queueing discipline of somebody else's, "fq_codel 8001:", which is not replaced: remove it (tc qdisc del dev eth9 root)`,
 		},
+		`classes: {a: {receiveFrom: eth0}, b: {receive: 1Mbit, receiveFrom: "eth0:1"}, c: {receive: 1Mbit, receiveFrom: ""}}`: {
+			`"eth0:1" is not the name of a network device`, "no network device is named",
+		},
+		"{classes: {a: {receiveFrom: eth0}, b: {receive: 1Mbit}}, others: {receiveFrom: eth0}}": {
+			"classes.a.receiveFrom: nothing is limited there: say receive or receiveTogether", "others.receive: what everybody else receives",
+		},
+		"{classes: {a: {receive: 1Mbit, receiveFrom: eth0 eht1}, b: {receiveTogether: 1Mbit, receiveFrom: lo}}}": {
+			`classes.a.receiveFrom: class a: there is no network device "eht1"; did you mean "eth1"?: what arrives is counted once there is`,
+			"classes.b.receiveFrom: class b: lo is the loopback device",
+		},
 		"{devices: {eth0: {rate: 10Mbit}}, classes: {a: {floor: 50%, ceiling: 4Mbit}}}":            {"classes.a: on eth0: the floor, 5Mbit, is above the ceiling, 4Mbit"},
 		"{devices: {eth0: {rate: 10Mbit}}, classes: {a: {floor: 11Mbit}}}":                         {"classes.a: on eth0: the floor, 11Mbit, is more than the link's 10Mbit"},
 		"{devices: {eth0: {rate: 10Mbit}}, classes: {a: {floor: 1Mbit}}, others: {floor: 20Mbit}}": {"others: on eth0: the floor, 20Mbit, is more than"},
@@ -147,12 +157,43 @@ func TestBadConfig(t *testing.T) {
 				t.Fatal(readErr)
 			}
 			_, err = c.Layout(h)
+			err = errors.Join(err, c.Absent(h, c.Names()...))
 		}
 		for _, w := range want {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%s: %v, want %q", text, err, w)
 			}
 		}
+	}
+}
+
+// A class is of what its workloads send only where it says so.
+func TestReceiveFrom(t *testing.T) {
+	t.Parallel()
+	root, _ := played(t)
+	c, err := parse(t, "classes: {a: {receive: 1Mbit, receiveFrom: eth1 eth0}, b: {receive: 1Mbit, receiveTogether: 2Mbit}, c: {receiveTogether: 2Mbit, receiveFrom: eth0}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := traffic.Read(root.FS(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Absent(h, c.Names()...); err != nil || c.Divides("a") || c.Divides("c") {
+		t.Errorf("%v, %v, %v", err, c.Divides("a"), c.Divides("c"))
+	}
+	for class, want := range map[string]traffic.Limit{"a": {Arrival: traffic.Arrival{Devices: "eth0/eth1", Rate: 1e6}}, "b": {Receive: 1e6}, "c": {}} {
+		if got := c.ReceiveOf(class); got != want {
+			t.Errorf("%s: %+v, want %+v", class, got, want)
+		}
+	}
+	for class, want := range map[string]traffic.Together{"a": {}, "b": {Rate: 2e6}, "c": {Rate: 2e6, Devices: "eth0"}} {
+		if got := c.TogetherOf(class); got.Rate != want.Rate || got.Devices != want.Devices || (got.Class == 0) != (want.Rate == 0) {
+			t.Errorf("%s: %+v, want %+v", class, got, want)
+		}
+	}
+	if got := (*traffic.Config)(nil).FromOf("a"); got != "" {
+		t.Errorf("without classes: %q", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/place"
 )
 
@@ -311,5 +313,89 @@ func TestOnlyRefused(t *testing.T) {
 		if got := onlyRefused(tc.err); got != tc.want {
 			t.Errorf("%v: %v", tc.err, got)
 		}
+	}
+}
+
+// A class that the kernel keeps refusing is tried ever more rarely, too, and at once by who asks.
+func TestRefusedClassWaits(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		h     *host
+		class func(*Spec)
+		file  func(w Workload) string
+		undo  func(h *host, file string) error
+		again bool // another workload may ask for it
+	}{
+		"cache": {
+			classHost(t, "skylake", nil), func(s *Spec) { s.SetClass(CacheClass, "gold") },
+			func(Workload) string { return rc + "/" + resctrl.Prefix + "gold" }, func(h *host, file string) error { return h.k.Rmdir(file) }, true,
+		},
+		"power": {
+			powerHost(t, "intel_pstate", 1), func(s *Spec) { s.SetClass(PowerClass, "full") },
+			func(w Workload) string { return cpus + "/cpufreq/policy" + w.Grant.Own.String() + "/scaling_governor" },
+			func(h *host, file string) error { return h.k.WriteFile(file, "powersave") }, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, ctx := tc.h, context.Background()
+			one := spec("one", place.LSR, 1000, 9000100)
+			tc.class(&one)
+			n := h.open()
+			file := tc.file(h.place(n, one))
+			is := func() (is bool) {
+				t.Helper()
+				info, err := fs.Stat(h.k.FS(), file)
+				return err == nil && (info.IsDir() || strings.TrimSpace(h.file(file)) == "performance")
+			}
+			tries, refuses := 0, true
+			h.files = unwilling{h.k, func(name string) bool {
+				if name == file {
+					tries++
+				}
+				return refuses && name == file
+			}}
+			if !is() {
+				t.Fatalf("%s is not as the class says", file)
+			}
+			if err := errors.Join(n.Close(), tc.undo(h, file)); err != nil {
+				t.Fatal(err)
+			}
+			n = h.open()
+			compare := func(times int) {
+				t.Helper()
+				for range times {
+					h.now = h.now.Add(firstTry)
+					if repairs, err := n.Reconcile(ctx); err != nil || refuses && len(repairs) > 0 {
+						t.Fatalf("repairs %v, %v", repairs, err)
+					}
+				}
+			}
+			tries = 0
+			compare(20)
+			if want := 5; tries != want { // after 30, 60, 120, 240 and 480 s
+				t.Errorf("tried %d times in 600 s, want %d", tries, want)
+			}
+			if tc.again {
+				other := spec("other", place.LSR, 1000, 9000101)
+				tc.class(&other)
+				for range 2 {
+					tries = 0
+					_, err := n.Place(ctx, other)
+					if _, is := errors.AsType[*ClassError](err); !is || tries != 1 {
+						t.Errorf("who asks: tried %d times, %v", tries, err)
+					}
+				}
+			}
+			refuses = false
+			compare(1)
+			if is() {
+				t.Error("tried before it is due")
+			}
+			compare(20)
+			if !is() {
+				t.Errorf("willing: %s is not as the class says", file)
+			}
+		})
 	}
 }
