@@ -162,7 +162,7 @@ func (m *meter) close() error {
 	return m.energy.Close()
 }
 
-// reading is what a meter shows.
+// meterReading is what a meter shows.
 type meterReading struct {
 	at     time.Duration
 	slept  time.Duration

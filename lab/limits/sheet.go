@@ -81,8 +81,7 @@ func (x *Experiment) facts(s *report.Sheet, a *Analysis, m *lab.Measured) {
 	}
 }
 
-// judged is the configs under a load, compared.
-// Judged are the tables of the result: one for each load.
+// Judged are the tables of the result: the configs compared, one table for each load.
 func (x *Experiment) Judged() ([]report.Judged, error) {
 	a, err := x.Analyse()
 	if err != nil {
