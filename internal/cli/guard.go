@@ -170,10 +170,7 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 func (f *guardFlags) config() *config.NodeConfig {
 	c := config.Default()
 	c.Protected = f.protect
-	c.Guard.Mode = config.GuardMode(f.mode)
-	if f.probe != "needed" {
-		c.Guard.Probe = config.GuardProbe(f.probe)
-	}
+	c.Guard.Mode, c.Guard.Probe = config.GuardMode(f.mode), config.GuardProbe(f.probe)
 	c.Guard.Sensitive, c.Guard.BestEffort = f.sensitive, f.bestEffort
 	for _, use := range f.outsiders {
 		c.Guard.Outsiders = append(c.Guard.Outsiders, config.GuardOutsiders(use))
