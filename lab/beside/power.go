@@ -295,7 +295,7 @@ func (v *view) doings() report.Block {
 			if !known {
 				return "–"
 			}
-			return three(j / seconds)
+			return lab.Three(j / seconds)
 		}
 		rows = append(rows, []string{c.Name, fmt.Sprintf("%.0f", 100*asleep/float64(n)), watts(joules, counted), watts(memory, hasMemory)})
 	}
