@@ -54,7 +54,7 @@ install:
 	install -m 644 packaging/man/*.1 $(DESTDIR)$(prefix)/share/man/man1
 	sed 's|/usr/bin/berth|$(prefix)/bin/berth|' packaging/systemd/berth-agent.service > $(DESTDIR)$(prefix)/lib/systemd/system/berth-agent.service
 	chmod 644 $(DESTDIR)$(prefix)/lib/systemd/system/berth-agent.service
-	install -m 644 LICENSE examples/nodeconfig.yaml examples/shop.yaml docs/openapi.json docs/nodeconfig-schema.json docs/run-file-schema.json $(DESTDIR)$(prefix)/share/doc/berth
+	install -m 644 LICENSE examples/nodeconfig.yaml examples/shop.yaml docs/openapi.json docs/nodeconfig-schema.json docs/run-file-schema.json docs/*.md $(DESTDIR)$(prefix)/share/doc/berth
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/site-functions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
 	$(BERTH) completion bash > $(DESTDIR)$(prefix)/share/bash-completion/completions/berth
 	$(BERTH) completion zsh > $(DESTDIR)$(prefix)/share/zsh/site-functions/_berth

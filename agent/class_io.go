@@ -66,11 +66,7 @@ func costFile(dir string, version int) string {
 
 // ioTree is where the controller of block I/O is mounted, "" if it is not.
 func ioTree(fsys fs.FS) (dir string, version int) {
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
-	if err != nil {
-		return "", 0
-	}
-	mounts, _ := kernel.ParseMounts(string(text)) // an error is cgroup.Detect's to tell
+	mounts, _ := kernel.ReadMounts(fsys) // an error is cgroup.Detect's to tell
 	for i := range mounts {
 		m := &mounts[i]
 		if m.Type == "cgroup" && slices.Contains(m.Options, "blkio") {

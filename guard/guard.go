@@ -59,6 +59,9 @@ const (
 	ProbeAlways ProbeUse = "always"
 )
 
+// ProbeUses returns all of them.
+func ProbeUses() []ProbeUse { return []ProbeUse{ProbeNeeded, ProbeEager, ProbeAlways, ProbeNever} }
+
 // Sensors read the signals of a host. A *Host has those of a live one.
 type Sensors interface {
 	// Groups lists the groups that have none below them.
@@ -156,8 +159,8 @@ func (o Options) Validate() error {
 	if o.Window != 0 && o.Window < LeastWindow {
 		errs = append(errs, fmt.Errorf("window %v: at least %v", o.Window, LeastWindow))
 	}
-	if !slices.Contains([]ProbeUse{"", ProbeNeeded, ProbeEager, ProbeNever, ProbeAlways}, o.Probe) {
-		errs = append(errs, fmt.Errorf("probe: %q: want always, needed or never", o.Probe))
+	if o.Probe != "" && !slices.Contains(ProbeUses(), o.Probe) {
+		errs = append(errs, fmt.Errorf("probe: %q: want one of %v", o.Probe, ProbeUses()))
 	}
 	for _, use := range o.Outsiders {
 		if !slices.Contains(OutsiderUses(), use) {

@@ -31,6 +31,16 @@ type Mount struct {
 // IsCgroup reports whether a tree of control groups is mounted, of v1 or v2.
 func (m *Mount) IsCgroup() bool { return m.Type == "cgroup" || m.Type == "cgroup2" }
 
+// ReadMounts reads the mounts that this process sees, in the file's order, below the file
+// system that stands for "/".
+func ReadMounts(fsys fs.FS) ([]Mount, error) {
+	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	return ParseMounts(string(text))
+}
+
 // ParseMounts reads the text of /proc/PID/mountinfo, in the file's order.
 func ParseMounts(text string) ([]Mount, error) {
 	var mounts []Mount
@@ -116,11 +126,7 @@ type ground struct {
 // ground reads the tree's own /proc/self/mountinfo.
 func (r *Root) ground() ground {
 	g := ground{fsys: r.FS()}
-	text, err := fs.ReadFile(g.fsys, "proc/self/mountinfo")
-	if err == nil {
-		g.mounts, err = ParseMounts(string(text))
-	}
-	g.err = err
+	g.mounts, g.err = ReadMounts(g.fsys)
 	return g
 }
 

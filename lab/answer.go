@@ -75,14 +75,14 @@ func Latency(us float64) string {
 		us   float64
 	}{{"s", 1e6}, {"ms", 1e3}} {
 		if us >= 0.9995*unit.us {
-			return three(us/unit.us) + " " + unit.name
+			return Three(us/unit.us) + " " + unit.name
 		}
 	}
-	return three(us) + " µs"
+	return Three(us) + " µs"
 }
 
-// three formats a figure with three digits, or all of a large one.
-func three(v float64) string {
+// Three formats a figure with three digits, or all of a large one.
+func Three(v float64) string {
 	if v >= 1000 {
 		return fmt.Sprintf("%.0f", v)
 	}
@@ -203,8 +203,8 @@ func (a *analysis) answerBest(best []Row) string {
 	default:
 		text += "; this run cannot tell them apart"
 	}
-	factor := three(least)
-	if high := three(most); high != factor {
+	factor := Three(least)
+	if high := Three(most); high != factor {
 		factor += " to " + high
 	}
 	return fmt.Sprintf("%s. %s %s times better than nothing (%d of %d blocks).", text, subject(len(best), "It is", "Both are", "All are"), factor, better, of)
@@ -241,7 +241,7 @@ func (a *analysis) answerAlone(best []Row) string {
 		switch row.Verdict {
 		case stats.Worse:
 			least, most = min(least, row.Ratio.Low), max(most, row.Ratio.High)
-			parts = append(parts, fmt.Sprintf("%s is not as good as alone: %s to %s times", row.Scenario, three(row.Ratio.Low), three(row.Ratio.High)))
+			parts = append(parts, fmt.Sprintf("%s is not as good as alone: %s to %s times", row.Scenario, Three(row.Ratio.Low), Three(row.Ratio.High)))
 			continue
 		case stats.Equivalent:
 			parts = append(parts, row.Scenario+" is as good as alone, within 10 %")
@@ -257,7 +257,7 @@ func (a *analysis) answerAlone(best []Row) string {
 		same = false
 	}
 	if same {
-		return fmt.Sprintf("%s as good as alone: %s to %s times.", subject(len(best), "", "Neither is", "None is"), three(least), three(most))
+		return fmt.Sprintf("%s as good as alone: %s to %s times.", subject(len(best), "", "Neither is", "None is"), Three(least), Three(most))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -269,9 +269,9 @@ func (a *analysis) answerAlone(best []Row) string {
 // span is a ratio's interval in words.
 func span(iv stats.Interval) string {
 	if !iv.Known() {
-		return fmt.Sprintf("%s times, of too few blocks for an interval", three(iv.Estimate))
+		return fmt.Sprintf("%s times, of too few blocks for an interval", Three(iv.Estimate))
 	}
-	return fmt.Sprintf("%s to %s times", three(iv.Low), three(iv.High))
+	return fmt.Sprintf("%s to %s times", Three(iv.Low), Three(iv.High))
 }
 
 // answerRare says what the typical block hides.
@@ -285,7 +285,7 @@ func (a *analysis) answerRare(row Row) string {
 	if name == BaselineAgain {
 		name = "the tenant alone, measured again,"
 	}
-	return fmt.Sprintf("Rare but bad, by its own doing or by chance: in the typical block %s has a p99 of %s times that of alone, over all blocks together %s times.", name, three(f.Estimate), three(f.Pooled))
+	return fmt.Sprintf("Rare but bad, by its own doing or by chance: in the typical block %s has a p99 of %s times that of alone, over all blocks together %s times.", name, Three(f.Estimate), Three(f.Pooled))
 }
 
 // answerLimit says in how many rounds each scenario met a limit.

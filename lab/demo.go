@@ -193,7 +193,7 @@ func (s *Story) words(m *Measured) {
 		if iv == nil {
 			return "too few seconds to tell"
 		}
-		return fmt.Sprintf("%s times, 95 %% interval %s to %s", three(iv.Estimate), three(iv.Low), three(iv.High))
+		return fmt.Sprintf("%s times, 95 %% interval %s to %s", Three(iv.Estimate), Three(iv.Low), Three(iv.High))
 	}
 	switch {
 	case more(s.Slower):

@@ -137,11 +137,10 @@ func newBeside(inner backend, o *outsider) (*beside, error) {
 		return nil, err
 	}
 	tree, ok := host.Hierarchy(cgroup.CPU)
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", o.processes[0]))
-	if err != nil || !ok {
-		return b, err
+	if !ok {
+		return b, nil
 	}
-	its, err := cgroup.ParseMembership(string(text))
+	its, err := cgroup.ReadMembership(g.root.FS(), strconv.Itoa(o.processes[0]))
 	if err != nil {
 		return nil, fmt.Errorf("group of the tenant: %w", err)
 	}

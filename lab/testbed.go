@@ -343,14 +343,14 @@ func (b *Testbed) chooseLoad(m *machine.Machine) error {
 	if b.opt.Servers > 0 { // what they do is the cells' affair
 		s.Rate, s.CPUPerRequest, s.Tenant = 0, 0, load.TenantConfig{}
 	}
-	available, err := noise.MemAvailable(os.DirFS("/"))
+	memory, err := kernel.ReadMemory(os.DirFS("/"))
 	if err != nil {
 		return err
 	}
-	if s.Tenant.WorkingSetBytes > available/4 {
-		return fmt.Errorf("tenant: a working set of %d MiB is more than a quarter of the memory available (%d MiB)", s.Tenant.WorkingSetBytes>>20, available>>20)
+	if s.Tenant.WorkingSetBytes > memory.Available/4 {
+		return fmt.Errorf("tenant: a working set of %d MiB is more than a quarter of the memory available (%d MiB)", s.Tenant.WorkingSetBytes>>20, memory.Available>>20)
 	}
-	size := noise.Plan(s.Neighbour, available) // once, so that it is the same in every round
+	size := noise.Plan(s.Neighbour, memory.Available) // once, so that it is the same in every round
 	s.Neighbour.Bytes, s.NeighbourNote = size.Bytes, size.Note
 	return nil
 }

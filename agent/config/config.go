@@ -320,8 +320,8 @@ type Guard struct {
 	// idle (SCHED_IDLE), nice (19), affinity (fewer CPUs). Default: none, they are reported.
 	Outsiders []GuardOutsiders `json:"outsiders,omitempty"`
 	// Probe says when the run-queue probe is armed, which tells who has the CPU while a
-	// workload waits: whenNeeded, eager (sooner, at 2 % of a CPU), never or always. Default:
-	// whenNeeded.
+	// workload waits: needed, eager (sooner, at 2 % of a CPU), never or always. Default:
+	// needed.
 	Probe GuardProbe `json:"probe,omitempty"`
 	// Hold is how long an action stays active before less is tried, at least 1s; ten
 	// times that while best-effort work that yields the CPU goes on as before.
@@ -352,12 +352,12 @@ func GuardModes() []GuardMode {
 	return []GuardMode{GuardOff, GuardObserve, GuardPreview, GuardEnforce}
 }
 
-// GuardProbe says when the run-queue probe is armed.
+// GuardProbe says when the run-queue probe is armed: a guard.ProbeUse.
 type GuardProbe string
 
 // The times.
 const (
-	ProbeNeeded GuardProbe = "whenNeeded"
+	ProbeNeeded GuardProbe = "needed"
 	ProbeEager  GuardProbe = "eager"
 	ProbeNever  GuardProbe = "never"
 	ProbeAlways GuardProbe = "always"

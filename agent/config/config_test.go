@@ -228,7 +228,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 		"rescan, no unit":   {"agent: {rescan: 10}\n", `n.yaml:3: agent.rescan: "10" is no length of time`},
 		"guard's mode":      {"guard: {mode: watch}\n", `n.yaml:3: guard.mode: "watch" is no mode`},
 		"guard's outsiders": {"guard: {outsiders: [idle, kill]}\n", `n.yaml:3: guard.outsiders: "kill" is not idle, nice or affinity`},
-		"guard's probe":     {"guard: {probe: sometimes}\n", `n.yaml:3: guard.probe: "sometimes" is not whenNeeded`},
+		"guard's probe":     {"guard: {probe: sometimes}\n", `n.yaml:3: guard.probe: "sometimes" is none of needed, eager, never, always`},
 		"guard's hold":      {"guard: {hold: 10ms}\n", "n.yaml:3: guard.hold: 10ms is less than 1s"},
 		"guard's globs":     {"guard: {allowed: [batch/]}\n", `n.yaml:3: guard.allowed[0]: "/batch/" is no path from the root`},
 		"suppression":       {"guard: {suppression: {threshold: 101}}\n", "n.yaml:3: guard.suppression.threshold: 101 is not 1 to 100"},

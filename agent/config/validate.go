@@ -318,7 +318,7 @@ func (v *validator) container(field string, m *Container) {
 
 func (v *validator) guard(g *Guard) {
 	v.want(slices.Contains(GuardModes(), g.Mode), "guard.mode", "%q is no mode; there are: off, observe, preview, enforce", g.Mode)
-	v.want(slices.Contains(guardProbes(), g.Probe), "guard.probe", "%q is not whenNeeded, never or always", g.Probe)
+	v.want(slices.Contains(guardProbes(), g.Probe), "guard.probe", "%q is none of needed, eager, never, always", g.Probe)
 	for _, use := range g.Outsiders {
 		v.want(slices.Contains(GuardOutsiderUses(), use), "guard.outsiders", "%q is not idle, nice or affinity", use)
 	}

@@ -19,7 +19,6 @@ import (
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/kernel/traffic"
-	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
 
@@ -90,7 +89,8 @@ func (h *hostCheck) cpus(base agent.Options, c *config.NodeConfig) {
 	if !c.Allowed.Overlaps(online) {
 		absent("allowed", c.Allowed)
 	}
-	has := config.Size{CPUs: online.Len(), Memory: sysfs.Memory(base.Root.FS())}
+	memory, _ := kernel.ReadMemory(base.Root.FS()) // what is not known bounds nothing
+	has := config.Size{CPUs: online.Len(), Memory: memory.Total}
 	for i := range c.Workloads {
 		for _, e := range c.Workloads[i].Beyond(has) {
 			h.fail(fmt.Sprintf("workloads[%d].%s", i, e.Field), e.Err)

@@ -23,7 +23,7 @@ import (
 func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.Options, err error) {
 	opt = guard.Options{
 		Sensors: g.sensors, Uncovered: g.uncovered, Machine: g.o.Machine, Workloads: g.Workloads, Window: g.o.Window,
-		PeakBandwidth: float64(c.Guard.PeakBandwidth),
+		Probe: guard.ProbeUse(c.Guard.Probe), PeakBandwidth: float64(c.Guard.PeakBandwidth),
 		Found:         g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
 	}
 	if g.host != nil {
@@ -31,9 +31,6 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 	}
 	if from, ok := g.sensors.(reader); ok && g.read != nil {
 		opt.Read = func(samples []watch.Sample) { g.read(samples, from) }
-	}
-	if c.Guard.Probe != config.ProbeNeeded {
-		opt.Probe = guard.ProbeUse(c.Guard.Probe)
 	}
 	for _, use := range c.Guard.Outsiders {
 		opt.Outsiders = append(opt.Outsiders, guard.OutsiderUse(use))

@@ -227,7 +227,7 @@ func TestGuardActs(t *testing.T) {
 // works without. Where it is not asked for, nothing is missing.
 func TestGuardWithoutProbe(t *testing.T) {
 	t.Parallel()
-	for probe, want := range map[string]int{"whenNeeded": 1, "never": 0} {
+	for probe, want := range map[string]int{"needed": 1, "never": 0} {
 		t.Run(probe, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, webAndHog+off)

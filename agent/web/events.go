@@ -73,7 +73,7 @@ func (t *told) observe(e agent.Event) {
 // eventKinds are the kinds that are counted from zero.
 func eventKinds() []agent.EventKind {
 	return []agent.EventKind{
-		agent.Placed, agent.Changed, agent.Released, agent.Refused, agent.Repaired, agent.Yielded, agent.Dropped, agent.Restored, agent.Failed,
+		agent.Placed, agent.Changed, agent.Released, agent.Refused, agent.Repaired, agent.Yielded, agent.Dropped, agent.Restored, agent.Scaled, agent.Failed,
 		api.Started, api.Stopping, api.Reloaded, api.Kept, api.Lost, api.Slow, api.Opened, api.Found, api.Guarded, api.GuardMode,
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 const (
 	docFile       = "../../docs/metrics.md"
+	apiFile       = "../../docs/api.md"
 	alertsFile    = "../../docs/alerts.md"
 	rulesFile     = "../../packaging/prometheus/berth-rules.yaml"
 	rulesTestFile = "../../packaging/prometheus/berth-rules-test.yaml"
@@ -270,6 +271,17 @@ func TestDashboard(t *testing.T) {
 				}
 				taken[at] = p.Title
 			}
+		}
+	}
+}
+
+// The page of the API says what each kind of event is.
+func TestDocsNameEveryEvent(t *testing.T) {
+	t.Parallel()
+	text := readFile(t, apiFile)
+	for _, kind := range eventKinds() {
+		if !regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(string(kind)) + "`").MatchString(text) {
+			t.Errorf("%s has no row for %s", apiFile, kind)
 		}
 	}
 }

@@ -2,9 +2,9 @@
 // the original settings.
 //
 // A Host is the control.Actuator of one tree of control groups. It turns an Action
-// into a kernel.Plan by kernel/cgroup, notes the originals in a ledger before it
+// into a kernel.Plan by kernel/cgroup, notes the originals in an undo log before it
 // writes, reads back, and undoes only what is still as it wrote it. One process at a
-// time can have a tree; what a killed one left, Open finds in the ledger.
+// time can have a tree; what a killed one left, Open finds in the log.
 package actuate
 
 import (

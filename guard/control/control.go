@@ -6,11 +6,11 @@
 // change at a time, the cheapest and most reversible remedy first. It measures
 // whether the victim got better, reverts what did not help, holds what did,
 // and restores it step by step on trial. Each step is an Event with its
-// evidence, what was written and what was measured. docs/guard.md has the rules
-// and the figures.
+// evidence, what was written and what was measured. docs/design/remedies.md has the
+// rules, docs/measurements/remedies.md the figures.
 //
-// It has no goroutines and touches no files. An Actuator, which the agent
-// implements, writes and notes the way back; reading samples and finding who
+// It has no goroutines and touches no files. An Actuator (guard/actuate has it for a
+// host) writes and notes the way back; reading samples and finding who
 // suffers is left to guard/observe and guard/detect.
 package control
 

@@ -1,13 +1,13 @@
 // Package detect finds which workload on a host suffers, from what, and because of which
 // group: samples in, findings out.
 //
-// It looks at windows of one second. In each, a workload's signals are compared
-// with fixed thresholds and with what is usual for that workload at that load,
-// and the symptoms that stand out are attributed. Three of the last five
-// windows must agree before there is a Finding. A neighbour is accused only on
-// evidence against it, never while throttling or steal explain the symptom or
-// are unknown, and never because something is missing. docs/guard.md has the
-// rules and how well they do.
+// It looks at windows, of one second or, with the run-queue probe, of 40 ms. In each, a
+// workload's signals are compared with fixed thresholds and with what is usual for that
+// workload at that load, and the symptoms that stand out are attributed. Three of the
+// last five windows must agree before there is a Finding. A neighbour is accused only on
+// evidence against it, never while throttling or steal explain the symptom or are
+// unknown, and never because something is missing. docs/design/detection.md has the
+// rules, docs/measurements/detection.md how well they do.
 //
 // It is pure and deterministic. Reading samples is left to watch/..., doing
 // something about a finding to others.

@@ -3,10 +3,10 @@ package observe
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -71,11 +71,7 @@ func (o *Observer) StatusOf(group string) []cgroupstat.Status { return o.stats.S
 // GroupOf returns the group of a process; "" is the root group. For a process
 // that does not exist the error is fs.ErrNotExist.
 func (o *Observer) GroupOf(pid int) (string, error) {
-	text, err := fs.ReadFile(o.host, fmt.Sprintf("proc/%d/cgroup", pid))
-	if err != nil {
-		return "", fmt.Errorf("group of process %d: %w", pid, err)
-	}
-	members, err := cgroup.ParseMembership(string(text))
+	members, err := cgroup.ReadMembership(o.host, strconv.Itoa(pid))
 	if err != nil {
 		return "", fmt.Errorf("group of process %d: %w", pid, err)
 	}

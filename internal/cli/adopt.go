@@ -131,13 +131,13 @@ func (f *adoptFlags) process(cmd *cobra.Command, spec *agent.Spec, asked bool) e
 	if f.pid <= 0 {
 		return exitStatus{exitUsage, fmt.Errorf("--pid %d: no process has that number", f.pid)}
 	}
-	root, dir := os.DirFS(rootDir(cmd)), fmt.Sprintf("proc/%d/", f.pid)
-	name, err := fs.ReadFile(root, dir+"comm")
+	root := os.DirFS(rootDir(cmd))
+	name, err := fs.ReadFile(root, fmt.Sprintf("proc/%d/comm", f.pid))
 	if err == nil {
 		err = adoptable(root, f.pid, asked)
 	}
 	if err == nil {
-		err = mayLeave(root, dir+"cgroup")
+		err = mayLeave(root, f.pid)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = errors.New("there is no such process")
@@ -172,14 +172,10 @@ func adoptable(root fs.FS, pid int, asked bool) error {
 	return err
 }
 
-// mayLeave refuses to move a process out of the group of a service or a container, by its
-// file in /proc: who owns the group would lose sight of it.
-func mayLeave(root fs.FS, file string) error {
-	text, err := fs.ReadFile(root, file)
-	if err != nil {
-		return err
-	}
-	members, err := cgroup.ParseMembership(string(text))
+// mayLeave refuses to move a process out of the group of a service or a container: who owns
+// the group would lose sight of it.
+func mayLeave(root fs.FS, pid int) error {
+	members, err := cgroup.ReadMembership(root, strconv.Itoa(pid))
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ configuration, every value and group is restored. After a kill -9, start it
 again, or restore everything with berth restore.
 
 Only one agent keeps a host. Under systemd it says when it is ready and feeds the
-watchdog. docs/agent.md describes the API.
+watchdog. docs/api.md describes the API.
 
 Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 2 for wrong usage.`,

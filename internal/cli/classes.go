@@ -301,7 +301,7 @@ func who(c *agent.ClassUse) string {
 	return plain.Line(strings.Join(c.Workloads, ", "))
 }
 
-// free draws the ways that no class has, or only the default one.
+// freeWays draws the ways that no class has, or only the default one.
 func freeWays(s *agent.ClassSection, res *resctrl.Resource, domains []int) []string {
 	row := []string{"(no class)"}
 	count := 0

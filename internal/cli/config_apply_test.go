@@ -149,7 +149,7 @@ func TestConfigCheckOfHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"sys/devices/system/cpu/online": "0-7\n", "sys/devices/system/cpu/possible": "0-7\n", "proc/meminfo": "MemTotal: 4194304 kB\n",
+		"sys/devices/system/cpu/online": "0-7\n", "sys/devices/system/cpu/possible": "0-7\n", "proc/meminfo": "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n",
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

@@ -26,9 +26,9 @@ func diagnoseCommand() *cobra.Command {
 		Long: `Say which workload suffers on this host, from what, because of which
 antagonist, how sure that is, on what evidence, and what would help. It needs no
 agent and changes nothing: it reads the kernel's counters once a second and judges
-them by the rules of docs/guard.md. Without a name it judges all control groups that
-use CPU time, and all processes in no group of their own by their program; a group with
-others below it is judged if it is named.
+them by the rules of the guard (docs/diagnose.md). Without a name it judges all groups
+that use CPU time, and all processes in no group of their own by their program; a group
+with others below it is judged if it is named.
 
 On a Kubernetes node a pod is NAMESPACE/POD, and a container of it NAMESPACE/POD/CONTAINER;
 without the namespace where only one has that name. Names come from files of the kubelet
@@ -44,8 +44,8 @@ has fewer signals; --verbose lists the missing ones.
 
 Interrupted, it judges the samples read so far.
 
-Exit status: 0 if nothing is found, 3 if something is, 1 if the host or the recording
-cannot be read, 2 for wrong usage.`,
+Exit status: 0 if nothing is found, 3 if something is or CPUs are short, 1 if the host
+or the recording cannot be read, 2 for wrong usage.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return exitStatus{exitUsage, fmt.Errorf("diagnose: one name at most, not %d", len(args))}

@@ -53,7 +53,8 @@ with all groups in it, a glob of such paths or units ('kubepods/*', 'web-*.servi
 a workload of Berth's, a pod of this Kubernetes node or a container of one
 (NAMESPACE/POD, NAMESPACE/POD/CONTAINER, 'shop/db-*'), a process id, or the name of a
 program. Globs, pods and units that end in .service, .scope or .slice are looked for again
-and again: they may start later, or anew. A process or a program stands for the group in which it is at the start.
+and again: they may start later, or anew. A process or a program stands for the group in
+which it is at the start.
 
 A group yields at the level where its path and the victim's part, so the guard acts
 on a group of several only if all of them are best effort.
@@ -169,10 +170,7 @@ func (f *guardFlags) run(cmd *cobra.Command) (err error) {
 func (f *guardFlags) config() *config.NodeConfig {
 	c := config.Default()
 	c.Protected = f.protect
-	c.Guard.Mode = config.GuardMode(f.mode)
-	if f.probe != "needed" {
-		c.Guard.Probe = config.GuardProbe(f.probe)
-	}
+	c.Guard.Mode, c.Guard.Probe = config.GuardMode(f.mode), config.GuardProbe(f.probe)
 	c.Guard.Sensitive, c.Guard.BestEffort = f.sensitive, f.bestEffort
 	for _, use := range f.outsiders {
 		c.Guard.Outsiders = append(c.Guard.Outsiders, config.GuardOutsiders(use))

@@ -107,7 +107,7 @@ func bindLab(fs *pflag.FlagSet, e *lab.Spec) {
 	fs.Int64Var(&e.Tenant.WorkingSetBytes, "working-set", e.Tenant.WorkingSetBytes, "tenant's working set in bytes")
 	bindTenant(fs, &e.Tenant)
 	fs.IntVar(&e.Neighbour.Intensity, "intensity", e.Neighbour.Intensity, "share of the time that the neighbour wants to work, in percent")
-	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default one per shared CPU)")
+	fs.IntVar(&e.Neighbour.Threads, "neighbour-threads", e.Neighbour.Threads, "neighbour's threads (default four per shared CPU; those of other resources have their own number)")
 	fs.Var(&e.Limits, "slo", "limits of response time, as in p99=20ms,p50=2ms: in how many rounds each scenario met them")
 	fs.StringVar(&e.CPUs, "cpus", e.CPUs, "CPUs that tenant and neighbour share, as a `list` such as 0-3 (default at most 8, whole cores)")
 	awake := fs.VarPF(optional{&e.Awake}, "awake", "", "keep idle CPUs from sleeping during the run; they take power meanwhile (default on a virtual machine, whose hypervisor takes milliseconds to wake them up, where permitted)")
@@ -418,8 +418,9 @@ latency relative to running alone, and the work that the neighbour still gets do
 
 Load is open-loop: latency counts from the instant at which a request was due.
 Rounds are short and many. Every scenario runs once per block, in random order; the
-tenant runs alone twice, so that the table shows what "no difference" looks like here. Nothing outside the
-lab's own control groups is changed, and those are removed afterwards.
+tenant runs alone twice, so that the table shows what "no difference" looks like here.
+Nothing outside the lab's own control groups is changed, and those are removed
+afterwards.
 
 Scenarios:
 `)
@@ -446,9 +447,9 @@ Scenarios:
 A program of your own stands for the tenant with --tenant COMMAND and --probe URL, for
 the neighbour with --neighbour COMMAND. With --exec COMMAND a request is a run of that
 command, which starts when it is due, in the tenant's place, and fails by its exit status;
-with --figures that is a benchmark, whose own report is read. What runs already is measured with --pid, --unit
-or --cgroup: only the neighbour is started, and "pinned" confines only that. Passwords
-come from the environment (PGPASSWORD, REDISCLI_AUTH).
+with --figures that is a benchmark, whose own report is read. What runs already is
+measured with --pid, --unit or --cgroup: only the neighbour is started, and "pinned"
+confines only that. Passwords come from the environment (PGPASSWORD, REDISCLI_AUTH).
 
 Exit status: 0 measured; 1 error; 2 wrong usage; 130 interrupted (what was
 measured by then is stored and shown; --resume goes on with it).`)

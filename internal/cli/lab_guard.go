@@ -79,7 +79,7 @@ func bindGuard(fs *pflag.FlagSet, e *guarded.Spec) {
 	}
 	fs.StringSliceVar(&e.Faults, "faults", e.Faults, "inject these `faults`, or none: "+strings.Join(guarded.FaultNames(), ", "))
 	fs.IntVar(&e.Runs, "runs", e.Runs, "runs of each fault")
-	fs.StringVar((*string)(&e.Probe), "probe", string(e.Probe), "when the run-queue probe is armed: always (true), needed, or never (false)")
+	fs.StringVar((*string)(&e.Probe), "probe", string(e.Probe), "when the run-queue probe is armed: always (true), needed, eager, or never (false)")
 	fs.Float64Var(&e.Demand, "demand", e.Demand, "share of the shared CPUs that the tenant wants, 0-1")
 	fs.Float64Var(&e.Rate, "rate", e.Rate, "requests per second (default 1000)")
 	fs.Float64Var(&e.MaxOthers, "max-others", e.MaxOthers, "share of the shared CPUs that processes outside of the run may take for it to count, 0-1")

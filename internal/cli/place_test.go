@@ -43,7 +43,7 @@ func hostOf(t *testing.T, short, cpus, mems string) (string, *fakekernel.Kernel,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "proc/meminfo"), []byte("MemTotal: 4194304 kB\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "proc/meminfo"), []byte("MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m, err := machine.Short(short)
@@ -480,7 +480,7 @@ func TestAdoptAsksForTheWhole(t *testing.T) {
 		"/system.slice/run-r8d7.scope": "which ends when it leaves: adopt that with --cgroup /system.slice/run-r8d7.scope",
 	} {
 		root := fstest.MapFS{"proc/7/cgroup": {Data: []byte("1:name=systemd:/\n0::" + path + "\n")}}
-		err := mayLeave(root, "proc/7/cgroup")
+		err := mayLeave(root, 7)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}

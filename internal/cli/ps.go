@@ -23,7 +23,8 @@ func psCommand() *cobra.Command {
 		Short: "List workloads: class, CPUs, memory nodes, and how they fare",
 		Long: `List workloads: class, CPUs, memory nodes, and how they fare.
 
-CPUs and MEMS are what a workload may use; an asterisk marks exclusive CPUs. The figures are over --interval (not those of MEMORY and TASKS):
+CPUs and MEMS are what a workload may use; an asterisk marks exclusive CPUs. The figures
+are over --interval (not those of MEMORY and TASKS):
   CPU%       CPU time used; 100 is one CPU
   STALL%     time in which some task of it waited for a CPU (pressure stall
              information, cgroup v2)

@@ -46,8 +46,9 @@ it first. What stays in force is listed; --dry-run lists it, too.
 Undo logs are in /run/berth for root, and else in $XDG_RUNTIME_DIR/berth or
 /tmp/berth-UID; under --root DIR, in DIR/run/berth.
 
-An entry for a path outside the mounted trees of control groups is refused and kept:
-Berth changes nothing else. An undo log that another user owns, or could write to, is
+Only what Berth changes is written: control groups, classes of resctrl, power settings of
+CPUs, queues of network devices, and how processes are scheduled. An entry for any other
+path is refused and kept. An undo log that another user owns, or could write to, is
 refused as a whole.
 
 Exit status: 0 if nothing was left or all of it was restored, 1 if something could

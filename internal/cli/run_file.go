@@ -21,7 +21,6 @@ import (
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/place"
 )
 
@@ -128,7 +127,8 @@ func (f *nodeFlags) size(cmd *cobra.Command) (has config.Size, err error) {
 }
 
 func sizeOf(cmd *cobra.Command, s *place.State) config.Size {
-	return config.Size{CPUs: s.Topology().Online().Len(), Memory: sysfs.Memory(os.DirFS(rootDir(cmd)))}
+	memory, _ := kernel.ReadMemory(os.DirFS(rootDir(cmd))) // what is not known bounds nothing
+	return config.Size{CPUs: s.Topology().Online().Len(), Memory: memory.Total}
 }
 
 // maxBundle bounds what is read from a pipe.

@@ -42,10 +42,11 @@ Processes in no group of their own are shown by program: "process nginx".
   RTT        mean round-trip time of its TCP connections to other hosts
   RESENT%    TCP segments that were sent again, of those sent
 The host's line has the watts of its processor packages and their memory, where the
-kernel counts them. A figure that this host does not provide is –; the last nine have a column only if
-some group has them, and --signals says why not. These (but SENT and RECEIVED), DELAY and P99 are of the
-groups that are named, or of the eight that used most CPU time at first. On a
-terminal each table takes the place of the last, elsewhere one follows the other.
+kernel counts them. A figure that this host does not provide is –; the last nine have a
+column only if some group has them, and --signals says why not. These (but SENT and
+RECEIVED), DELAY and P99 are of the groups that are named, or of the eight that used most
+CPU time at first. On a terminal each table takes the place of the last, elsewhere one
+follows the other.
 
 --record stores the samples, -o json prints them: one a line. A recording
 can be shown again by --replay and judged by berth diagnose --replay.

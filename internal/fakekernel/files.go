@@ -12,7 +12,7 @@ import (
 // file is a file of a new group.
 type file struct{ name, text string }
 
-// files are those of a controller in groups below the root.
+// filesV1 are those of a controller in groups below the root.
 var filesV1 = map[string][]file{
 	"cpu": {
 		{"cpu.shares", "1024"}, {"cpu.idle", "0"}, {"cpu.cfs_quota_us", "-1"}, {"cpu.cfs_period_us", "100000"},

@@ -65,11 +65,7 @@ func Read(fsys fs.FS, costFile string) (*Devices, error) {
 		}
 		d.parted(dir, e.Name(), disk.Name)
 	}
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
-	if err == nil {
-		d.mounts, err = kernel.ParseMounts(string(text))
-	}
-	d.err = err
+	d.mounts, d.err = kernel.ReadMounts(fsys)
 	return d, nil
 }
 

@@ -1,5 +1,5 @@
-// Package cgroup plans changes to control groups and reads their statistics,
-// on cgroup v2, v1 and hybrid hosts.
+// Package cgroup plans changes to control groups, on cgroup v2, v1 and hybrid hosts.
+// Their statistics are left to watch/cgroupstat.
 //
 // Detect finds where each controller is mounted; Host.Base says where new
 // groups may be made; a Group is one logical group, a directory of the same
@@ -99,11 +99,7 @@ type Host struct {
 
 // Unified returns where cgroup v2 is mounted, beside v1 or alone, below the root; "" if it is not.
 func Unified(fsys fs.FS) string {
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
-	if err != nil {
-		return ""
-	}
-	mounts, _ := kernel.ParseMounts(string(text)) // an error is Detect's to tell
+	mounts, _ := kernel.ReadMounts(fsys) // an error is Detect's to tell
 	for _, m := range mounts {
 		if m.Type == "cgroup2" && !m.ReadOnly {
 			return m.Dir
@@ -123,7 +119,7 @@ func Detect(root *kernel.Root) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}
-	members, err := membership(root, "self")
+	members, err := ReadMembership(root.FS(), "self")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}
@@ -141,14 +137,6 @@ func Detect(root *kernel.Root) (*Host, error) {
 		}
 	}
 	return host, nil
-}
-
-func membership(root *kernel.Root, pid string) ([]Membership, error) {
-	text, err := fs.ReadFile(root.FS(), "proc/"+pid+"/cgroup")
-	if err != nil {
-		return nil, err
-	}
-	return ParseMembership(string(text))
 }
 
 // hierarchy chooses the mount of the hierarchy that m is about: one that shows

@@ -210,7 +210,7 @@ func (g Group) Attach(pid int) (kernel.Plan, error) {
 		return nil, fmt.Errorf("attach process %d: %w", pid, err)
 	}
 	start := p.Start
-	members, err := membership(root, strconv.Itoa(pid))
+	members, err := ReadMembership(root.FS(), strconv.Itoa(pid))
 	if err != nil {
 		return nil, fmt.Errorf("attach process %d: %w", pid, err)
 	}

@@ -52,7 +52,7 @@ func (g Group) kill(ctx context.Context) error {
 // frozenIn returns the v1 freezer group that holds a process frozen, "" if none does.
 func (h *Host) frozenIn(pid int) string {
 	t, ok := h.Hierarchy(Freezer)
-	members, err := membership(h.root, strconv.Itoa(pid))
+	members, err := ReadMembership(h.root.FS(), strconv.Itoa(pid))
 	if !ok || t.Version == 2 || err != nil {
 		return ""
 	}

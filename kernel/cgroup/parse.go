@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -37,6 +38,16 @@ type Membership struct {
 	// Path is the group, absolute within the hierarchy as the reader's cgroup
 	// namespace shows it.
 	Path string
+}
+
+// ReadMembership reads where a process is, below the file system that stands for "/"; pid may
+// be "self". For one that is gone the error is fs.ErrNotExist or ESRCH.
+func ReadMembership(fsys fs.FS, pid string) ([]Membership, error) {
+	text, err := fs.ReadFile(fsys, "proc/"+pid+"/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	return ParseMembership(string(text))
 }
 
 // ParseMembership reads the text of /proc/PID/cgroup (cgroups(7)).

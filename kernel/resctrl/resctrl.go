@@ -180,11 +180,7 @@ func (t *Tree) CLOSIDs() int {
 // Mounted returns where resctrl is mounted, relative to the Root. Where it is not, that is a
 // *kernel.NotSupportedError.
 func Mounted(fsys fs.FS) (m kernel.Mount, err error) {
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
-	if err != nil {
-		return m, fmt.Errorf("find resctrl: %w", err)
-	}
-	mounts, err := kernel.ParseMounts(string(text))
+	mounts, err := kernel.ReadMounts(fsys)
 	if err != nil {
 		return m, fmt.Errorf("find resctrl: %w", err)
 	}

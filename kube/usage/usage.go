@@ -4,14 +4,11 @@
 package usage
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -68,13 +65,11 @@ func (m *Meter) Sample(now time.Time) error {
 		return fmt.Errorf("measure the node: %w", err)
 	}
 	s.node.cpu = stat.Total.Busy().Seconds()
-	text, err := fs.ReadFile(m.files, "proc/meminfo")
-	if err == nil {
-		s.node.memory, err = inUse(text)
-	}
+	memory, err := kernel.ReadMemory(m.files)
 	if err != nil {
 		return fmt.Errorf("measure the node: %w", err)
 	}
+	s.node.memory = max(memory.Total-memory.Available, 0)
 	for group, uid := range m.groups() {
 		f, err := m.read(group)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -193,25 +188,4 @@ func over(past []sample, of func(*sample) (figure, bool)) batch.Amount {
 		Milli:  int64(max(b.cpu-a.cpu, 0) * 1000 / max(last.at.Sub(first.at).Seconds(), 1e-3)),
 		Memory: memory / max(n, 1),
 	}
-}
-
-// inUse is the memory of /proc/meminfo that is not available (proc(5)), in bytes.
-func inUse(meminfo []byte) (int64, error) {
-	kib := map[string]int64{"MemTotal": -1, "MemAvailable": -1}
-	lines := bufio.NewScanner(bytes.NewReader(meminfo))
-	for lines.Scan() {
-		name, rest, _ := strings.Cut(lines.Text(), ":")
-		if _, wanted := kib[name]; !wanted {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-		if err != nil || n < 0 || n > 1<<50 {
-			return 0, fmt.Errorf("read /proc/meminfo: %s is %q", name, strings.TrimSpace(rest))
-		}
-		kib[name] = n
-	}
-	if kib["MemTotal"] < 0 || kib["MemAvailable"] < 0 {
-		return 0, errors.New("read /proc/meminfo: no MemTotal or MemAvailable")
-	}
-	return max(kib["MemTotal"]-kib["MemAvailable"], 0) << 10, nil
 }

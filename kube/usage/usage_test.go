@@ -19,16 +19,6 @@ const (
 	podB = "0123456789abcdef0123456789abcdef" // a static pod's: a hash
 )
 
-func FuzzInUse(f *testing.F) {
-	f.Add([]byte("MemTotal: 8 kB\nMemAvailable: 3 kB\n"))
-	f.Add([]byte("MemTotal: -1 kB\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if n, err := inUse(text); err == nil && n < 0 {
-			t.Errorf("%q: %d", text, n)
-		}
-	})
-}
-
 // tree is a host with cgroup v2 whose files the test writes.
 type tree struct {
 	t   *testing.T

@@ -162,7 +162,7 @@ func (m *meter) close() error {
 	return m.energy.Close()
 }
 
-// reading is what a meter shows.
+// meterReading is what a meter shows.
 type meterReading struct {
 	at     time.Duration
 	slept  time.Duration
@@ -295,7 +295,7 @@ func (v *view) doings() report.Block {
 			if !known {
 				return "–"
 			}
-			return three(j / seconds)
+			return lab.Three(j / seconds)
 		}
 		rows = append(rows, []string{c.Name, fmt.Sprintf("%.0f", 100*asleep/float64(n)), watts(joules, counted), watts(memory, hasMemory)})
 	}

@@ -2,7 +2,6 @@ package beside
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"berth.dev/berth/lab"
@@ -63,7 +62,7 @@ func quickWords(v *view) []string {
 	}
 	text := fmt.Sprintf("A CPU hog next door costs your p99 ×%s: %s alone, %s beside it; ", span(harm), v.P99(alone), v.P99(nothing))
 	if v.Bound(nothing) {
-		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s within %s); ", three(harm.Low), v.P99(alone), v.P99(nothing), v.Experiment.Experiment.Window)
+		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s within %s); ", lab.Three(harm.Low), v.P99(alone), v.P99(nothing), v.Experiment.Experiment.Window)
 	}
 	cures, less := v.cures()
 	switch len(cures) {
@@ -125,17 +124,9 @@ func (v *view) sharedCPUs() int {
 // span is a ratio and its interval: "12 (9.1 to 16)".
 func span(c stats.Compared) string {
 	if !c.Known() {
-		return three(c.Estimate)
+		return lab.Three(c.Estimate)
 	}
-	return fmt.Sprintf("%s (%s to %s)", three(c.Estimate), three(c.Low), three(c.High))
-}
-
-// three is a figure with three digits.
-func three(x float64) string {
-	if x >= 1000 {
-		return strconv.FormatFloat(x, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(x, 'g', 3, 64)
+	return fmt.Sprintf("%s (%s to %s)", lab.Three(c.Estimate), lab.Three(c.Low), lab.Three(c.High))
 }
 
 func blocks(n int) string {

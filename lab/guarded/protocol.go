@@ -200,7 +200,7 @@ func (p Protocol) Validate() error {
 		{p.Washout < 0 || p.Washout > p.Period/2, fmt.Sprintf("washout: %s: want 0 to half a period", p.Washout)},
 		{time.Duration(p.Learn) < 2*lead || time.Duration(p.Learn) > time.Hour, fmt.Sprintf("learn: %s: want 2s to 1h", p.Learn)},
 		{p.Window != 0 && (time.Duration(p.Window) < guard.LeastWindow || time.Duration(p.Window) > 5*time.Second), fmt.Sprintf("window: %s: want 100ms to 5s", p.Window)},
-		{!slices.Contains([]guard.ProbeUse{guard.ProbeAlways, guard.ProbeNeeded, guard.ProbeEager, guard.ProbeNever}, p.Probe), fmt.Sprintf("probe: %q: want always, needed, eager or never", p.Probe)},
+		{!slices.Contains(guard.ProbeUses(), p.Probe), fmt.Sprintf("probe: %q: want one of %v", p.Probe, guard.ProbeUses())},
 		{p.Reject.Lag <= 0 || p.Reject.Steal < 0 || p.Reject.After < 0, "reject: want a lag of more than 0, and neither steal nor after below 0"},
 		{!(p.Reject.Most > 0 && p.Reject.Most <= 1), fmt.Sprintf("reject.most: %g: want more than 0 and at most 1", p.Reject.Most)},
 	} {

@@ -103,7 +103,7 @@ func (e Spec) Validate() error {
 		{e.Weight < 0 || e.Weight > 10_000, fmt.Sprintf("weight: %d: want 1 to 10000", e.Weight)},
 		{!(e.MaxOthers > 0 && e.MaxOthers <= 1), fmt.Sprintf("max-others: %g: want more than 0 and at most 1", e.MaxOthers)},
 		{e.Blocks > 0 && !in(e.Steady, time.Second, time.Hour), fmt.Sprintf("steady: %s: want 1s to 1h", e.Steady)},
-		{!slices.Contains([]guard.ProbeUse{guard.ProbeAlways, guard.ProbeNeeded, guard.ProbeEager, guard.ProbeNever}, e.Probe), fmt.Sprintf("probe: %q: want always, needed, eager or never", e.Probe)},
+		{!slices.Contains(guard.ProbeUses(), e.Probe), fmt.Sprintf("probe: %q: want one of %v", e.Probe, guard.ProbeUses())},
 	} {
 		if rule.broken {
 			return errors.New("experiment: " + rule.says)

@@ -37,7 +37,7 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	if len(e.Loads) > 1 {
 		s.Headline = ""
 		s.Add(a.matrix(e, "Median response", "ms", millis(p50)), a.matrix(e, "p95 of response", "ms", millis(func(r Row) float64 { return r.P95 })),
-			a.matrix(e, "Tiles per second", "1/s", func(r Row) string { return digits(r.Throughput) }))
+			a.matrix(e, "Tiles per second", "1/s", func(r Row) string { return report.Digits(r.Throughput) }))
 	}
 	for i, l := range e.Loads {
 		j := x.judged(a, i)
@@ -81,8 +81,7 @@ func (x *Experiment) facts(s *report.Sheet, a *Analysis, m *lab.Measured) {
 	}
 }
 
-// judged is the configs under a load, compared.
-// Judged are the tables of the result: one for each load.
+// Judged are the tables of the result: the configs compared, one table for each load.
 func (x *Experiment) Judged() ([]report.Judged, error) {
 	a, err := x.Analyse()
 	if err != nil {
@@ -143,13 +142,13 @@ func (a *Analysis) limitTable(e Spec, l Load) *report.Table {
 		}
 		limit, used, throttled := absent, absent, absent
 		if c.Limit > 0 {
-			limit, used, throttled = digits(c.Limit*100), percent(r.OfLimit), percent(r.Throttled)
+			limit, used, throttled = report.Digits(c.Limit*100), percent(r.OfLimit), percent(r.Throttled)
 		}
 		same := absent
 		if c.Servers > 1 {
 			same = percent(r.Same)
 		}
-		rows = append(rows, []string{c.Name, limit, digits(r.CPUs), used, throttled, digits(r.Withheld), digits(r.Waste), digits(r.Idle), same, digits(r.LagP99 / 1e3), fmt.Sprint(r.Requests)})
+		rows = append(rows, []string{c.Name, limit, report.Digits(r.CPUs), used, throttled, report.Digits(r.Withheld), report.Digits(r.Waste), report.Digits(r.Idle), same, report.Digits(r.LagP99 / 1e3), fmt.Sprint(r.Requests)})
 	}
 	t := report.NewTable([]string{"servers", "limit %", "CPUs used", "of limit %", "throttled %", "withheld", "wasted", "idle", "same %", "lag ms", "requests"}, rows...)
 	t.Legend = "limit: of each server, of all CPUs. throttled: of the periods in which a server was active, those in which its limit stopped it; " +
@@ -167,12 +166,12 @@ func (a *Analysis) theoryTable(l Load) *report.Table {
 		}
 		mg1, same, expected := absent, absent, absent
 		if r.Theory.MG1 > 0 {
-			mg1 = digits(r.Theory.MG1 / 1e3)
+			mg1 = report.Digits(r.Theory.MG1 / 1e3)
 		}
 		if r.Theory.Same < 1 {
 			same, expected = percent(r.Same), percent(r.Theory.Same)
 		}
-		rows = append(rows, []string{r.Config, same, expected, digits(r.P50 / 1e3), digits(r.Theory.P50 / 1e3), digits(r.P99 / 1e3), digits(r.Theory.P99 / 1e3), mg1, percent(r.Throttled), percent(r.Theory.Throttled)})
+		rows = append(rows, []string{r.Config, same, expected, report.Digits(r.P50 / 1e3), report.Digits(r.Theory.P50 / 1e3), report.Digits(r.P99 / 1e3), report.Digits(r.Theory.P99 / 1e3), mg1, percent(r.Throttled), percent(r.Theory.Throttled)})
 	}
 	if rows == nil {
 		return nil
@@ -260,20 +259,7 @@ const absent = "–"
 
 // millis is a response time in milliseconds.
 func millis(of func(Row) float64) func(Row) string {
-	return func(r Row) string { return digits(of(r) / 1e3) }
-}
-
-// digits is a figure with three digits; nothing stands for none.
-func digits(v float64) string {
-	switch {
-	case v == 0:
-		return absent
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	}
-	return fmt.Sprintf("%.2f", v)
+	return func(r Row) string { return report.Digits(of(r) / 1e3) }
 }
 
 func percent(share float64) string { return fmt.Sprintf("%.0f", 100*share) }

@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -17,7 +18,7 @@ func (a *Analysis) answer(x *Experiment) []string {
 		row, _ := a.row(e.Configs[0].Name, l)
 		figure, what := lab.P99, "one request in 100 takes "+short(row.P99/1e6)
 		if l.ClientsPerCPU > 0 {
-			figure, what = lab.Throughput, fmt.Sprintf("%s tiles are rendered a second", digits(row.Throughput))
+			figure, what = lab.Throughput, fmt.Sprintf("%s tiles are rendered a second", report.Digits(row.Throughput))
 		}
 		if row.Rounds == 0 || l.Share > 0 && row.P99 == 0 {
 			continue

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connectTimeout bounds each connect before the start.
+// connectTimeoutSeconds bounds each connect before the start.
 const connectTimeoutSeconds = 5
 
 // network is what an address is of, for net.Dial: "tcp", or "unix" (Target.Addr).

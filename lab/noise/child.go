@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"berth.dev/berth/kernel"
 )
 
 // Ready is the one line of JSON that a neighbour prints once its memory is
@@ -50,8 +52,8 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, counters *os.
 		return err
 	}
 	// Where the available memory is unknown, the working set has no limit.
-	available, _ := MemAvailable(os.DirFS("/"))
-	size := Plan(cfg, available)
+	memory, _ := kernel.ReadMemory(os.DirFS("/"))
+	size := Plan(cfg, memory.Available)
 
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(heapLimit)

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"testing/fstest"
 	"time"
 )
 
@@ -114,49 +113,6 @@ func TestPlan(t *testing.T) {
 	if note := Plan(Config{Kernel: "gemv", Threads: 4, L3Bytes: 16 * mib}, 256*mib).Note; strings.Contains(note, "by much") {
 		t.Errorf("note %q of 128 MiB against a cache of 16", note)
 	}
-}
-
-func TestMemAvailable(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name, text string
-		want       int64
-		wantErr    string
-	}{
-		{"as written", "MemTotal:       24683964 kB\nMemFree:        100 kB\nMemAvailable:   24287232 kB\nBuffers: 1 kB\n", 24287232 << 10, ""},
-		{"nothing", "MemAvailable: 0 kB", 0, ""},
-		{"empty", "", 0, "no MemAvailable: line"},
-		{"before Linux 3.14", "MemTotal: 1 kB\nMemFree: 1 kB\n", 0, "no MemAvailable: line"},
-		{"no unit", "MemAvailable: 5\n", 0, "not a number of kB"},
-		{"other unit", "MemAvailable: 5 MB\n", 0, "not a number of kB"},
-		{"no number", "MemAvailable:\n", 0, "not a number of kB"},
-		{"word", "MemAvailable: x kB\n", 0, "invalid syntax"},
-		{"negative", "MemAvailable: -1 kB\n", 0, "invalid syntax"},
-		{"too large", "MemAvailable: 9007199254740992 kB\n", 0, "out of range"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := MemAvailable(fstest.MapFS{"proc/meminfo": {Data: []byte(tc.text)}})
-			checkError(t, err, tc.wantErr)
-			if got != tc.want {
-				t.Errorf("MemAvailable = %d, want %d", got, tc.want)
-			}
-		})
-	}
-	if _, err := MemAvailable(fstest.MapFS{}); err == nil {
-		t.Error("no error without the file")
-	}
-}
-
-func FuzzParseMemAvailable(f *testing.F) {
-	f.Add([]byte("MemTotal: 1 kB\nMemAvailable: 24287232 kB\n"))
-	f.Add([]byte("MemAvailable: 9007199254740991 kB"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		n, err := parseMemAvailable(text)
-		if n < 0 || err != nil && n != 0 {
-			t.Errorf("parseMemAvailable = %d, %v", n, err)
-		}
-	})
 }
 
 func FuzzParseConfig(f *testing.F) {

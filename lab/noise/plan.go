@@ -1,11 +1,6 @@
 package noise
 
-import (
-	"fmt"
-	"io/fs"
-	"strconv"
-	"strings"
-)
+import "fmt"
 
 const (
 	kib = 1 << 10
@@ -66,38 +61,4 @@ func Plan(c Config, available int64) Size {
 		note += "; that does not exceed the cache by much, if the cache is as large as reported"
 	}
 	return Size{Bytes: limit, Note: note}
-}
-
-// MemAvailable reads the estimate of memory that can be taken without swapping,
-// in bytes, from proc/meminfo below the file system that stands for "/".
-func MemAvailable(fsys fs.FS) (int64, error) {
-	text, err := fs.ReadFile(fsys, "proc/meminfo")
-	if err != nil {
-		return 0, fmt.Errorf("read available memory: %w", err)
-	}
-	n, err := parseMemAvailable(text)
-	if err != nil {
-		return 0, fmt.Errorf("parse proc/meminfo: %w", err)
-	}
-	return n, nil
-}
-
-func parseMemAvailable(text []byte) (int64, error) {
-	const key = "MemAvailable:"
-	for line := range strings.Lines(string(text)) {
-		rest, ok := strings.CutPrefix(line, key)
-		if !ok {
-			continue
-		}
-		fields := strings.Fields(rest)
-		if len(fields) != 2 || fields[1] != "kB" {
-			return 0, fmt.Errorf("%s%q is not a number of kB", key, rest)
-		}
-		n, err := strconv.ParseUint(fields[0], 10, 53) // in bytes it fits an int64
-		if err != nil {
-			return 0, fmt.Errorf("%s %w", key, err)
-		}
-		return int64(n) * kib, nil
-	}
-	return 0, fmt.Errorf("no %s line", key)
 }

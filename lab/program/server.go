@@ -40,7 +40,7 @@ type place struct {
 
 func (p place) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
 
-// Items is what each server serves: so many of about a kilobyte.
+// items is how many each server serves, of about a kilobyte.
 const items = 1000
 
 // Servers are those that the lab knows.

@@ -73,7 +73,7 @@ func demoHeadline(s *lab.Story) string {
 	return fmt.Sprintf("p99 beside a hog: %s without protection, %s with it", latency(s.Phases[1].P99), latency(s.Phases[2].P99))
 }
 
-// demoLooks are those of alone, unprotected and protected seconds: of the baseline, of
+// demoLook is that of alone, unprotected or protected seconds: of the baseline, of
 // unisolated and of idle in other reports.
 func demoLook(p lab.Phase) Look {
 	switch {

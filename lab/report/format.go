@@ -81,6 +81,20 @@ func digits3(v float64) string {
 	return strconv.FormatFloat(v, 'f', min(max(2-magnitude, 0), 6), 64)
 }
 
+// Digits formats a figure of a table with two decimals at most, three digits or all of a large
+// one; 0 is what was not measured or does not apply.
+func Digits(v float64) string {
+	switch {
+	case v == 0:
+		return absent
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
 // times formats a ratio with its interval, all with the estimate's decimals:
 // "1.32 [1.10, 1.58]". Limits that say no more than "anything" are cut short:
 // "8.4 [<0.01, >999]".

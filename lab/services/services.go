@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/machine"
 )
 
@@ -157,7 +157,7 @@ func (x *Experiment) fitWork() error {
 	if len(x.Work) > 0 {
 		return nil
 	}
-	available, err := noise.MemAvailable(os.DirFS("/"))
+	memory, err := kernel.ReadMemory(os.DirFS("/"))
 	if err != nil {
 		return err
 	}
@@ -165,8 +165,8 @@ func (x *Experiment) fitWork() error {
 	for _, s := range x.Experiment.Services {
 		needed += s.WorkingSetBytes
 	}
-	if needed > available/4 {
-		return fmt.Errorf("services: working sets of %d MiB together are more than a quarter of the memory available (%d MiB)", needed>>20, available>>20)
+	if needed > memory.Available/4 {
+		return fmt.Errorf("services: working sets of %d MiB together are more than a quarter of the memory available (%d MiB)", needed>>20, memory.Available>>20)
 	}
 	defer debug.FreeOSMemory()
 	for _, s := range x.Experiment.Services {

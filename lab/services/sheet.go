@@ -172,8 +172,8 @@ func (a *analysis) took() report.Block {
 		}
 		late, _ := stats.Merge(lag...).Quantile(99)
 		rows = append(rows, []string{
-			c.Name, digits(cpus / seconds), digits(neighbour / seconds), digits(1e3 * delay / seconds), fmt.Sprintf("%.0f", float64(requests)/seconds),
-			digits(generator / seconds), digits(late / 1e3), fmt.Sprint(failed),
+			c.Name, report.Digits(cpus / seconds), report.Digits(neighbour / seconds), report.Digits(1e3 * delay / seconds), fmt.Sprintf("%.0f", float64(requests)/seconds),
+			report.Digits(generator / seconds), report.Digits(late / 1e3), fmt.Sprint(failed),
 		})
 	}
 	if rows == nil {
@@ -198,7 +198,7 @@ func (a *analysis) each(cell string) report.Block {
 			local = fmt.Sprintf("%.0f", 100*o.local)
 		}
 		rows = append(rows, []string{
-			s.Name, digits(o.requests), micros(s.CPU), fmt.Sprintf("%.0f", o.cpu), fmt.Sprintf("%.0f", o.delay), whole(o.ownMean), whole(o.ownP50), whole(o.ownP99),
+			s.Name, report.Digits(o.requests), micros(s.CPU), fmt.Sprintf("%.0f", o.cpu), fmt.Sprintf("%.0f", o.delay), whole(o.ownMean), whole(o.ownP50), whole(o.ownP99),
 			whole(o.wholeP50), whole(o.wholeP99), local,
 		})
 	}
@@ -303,7 +303,7 @@ func (a *analysis) heat(id, heading, caption string, value func(one) float64) re
 				continue
 			}
 			times := v / reference
-			f := report.Field{Row: i, Column: n, Text: digits(times), Tip: fmt.Sprintf("%s, %s: %s µs, ×%s of %s µs with %s", s.Name, c, digits(v), digits(times), digits(reference), a.Reference)}
+			f := report.Field{Row: i, Column: n, Text: report.Digits(times), Tip: fmt.Sprintf("%s, %s: %s µs, ×%s of %s µs with %s", s.Name, c, report.Digits(v), report.Digits(times), report.Digits(reference), a.Reference)}
 			f.Shade = min(1, math.Abs(math.Log(times))/math.Log(10))
 			switch {
 			case times > 1+stats.Margin:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth.dev/berth/lab"
+	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -168,22 +169,9 @@ func (a *analysis) locality() string {
 // span is a ratio and its interval: "1.2 (1.1 to 1.3)".
 func span(c stats.Compared) string {
 	if !c.Known() {
-		return digits(c.Estimate)
+		return report.Digits(c.Estimate)
 	}
-	return fmt.Sprintf("%s (%s to %s)", digits(c.Estimate), digits(c.Low), digits(c.High))
-}
-
-// digits is a figure with three digits; nothing stands for none.
-func digits(v float64) string {
-	switch {
-	case v == 0:
-		return absent
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	}
-	return fmt.Sprintf("%.2f", v)
+	return fmt.Sprintf("%s (%s to %s)", report.Digits(c.Estimate), report.Digits(c.Low), report.Digits(c.High))
 }
 
 const absent = "–"

@@ -61,7 +61,7 @@ type CacheReader struct {
 	buf    []byte
 }
 
-// event is one file: an event of one cache or node.
+// cacheEvent is one file: an event of one cache or node.
 type cacheEvent struct {
 	file     kernel.File
 	name     string

@@ -59,14 +59,14 @@ type onCPU struct {
 	before perfReading
 }
 
-// reading is what the kernel tells of the events on a CPU. Times are nanoseconds
+// perfReading is what the kernel tells of the events on a CPU. Times are nanoseconds
 // in which a task of the group ran there and in which the events had counters.
 type perfReading struct {
 	enabled, running uint64
 	values           [4]uint64
 }
 
-// Open starts counting. A group that does not exist is watch.ErrGone; events that
+// OpenCounter starts counting. A group that does not exist is watch.ErrGone; events that
 // the host does not have are a kernel.NotSupportedError.
 func OpenCounter(c CounterConfig) (*Counter, error) {
 	counter := &Counter{set: c.Set, group: c.Dir != ""}
@@ -162,7 +162,7 @@ func (c *Counter) openOn(cpu, pid, flags int) error {
 	return nil
 }
 
-// absent says whether an error means that the CPU has no such event, or no more
+// noSuchEvent says whether an error means that the CPU has no such event, or no more
 // counters for one with the others.
 func noSuchEvent(err error) bool {
 	return err == unix.ENOENT || err == unix.EINVAL || err == unix.EOPNOTSUPP || err == unix.ENODEV
@@ -290,7 +290,7 @@ func (on *onCPU) read(buf []byte) (perfReading, error) {
 	}
 }
 
-// parse reads what the kernel returns for PERF_FORMAT_GROUP with both times.
+// parseCounts reads what the kernel returns for PERF_FORMAT_GROUP with both times.
 func parseCounts(data []byte, events int) (perfReading, error) {
 	var r perfReading
 	if len(data) != 8*(3+events) || events > len(r.values) {

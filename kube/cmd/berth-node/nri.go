@@ -48,16 +48,16 @@ in the events of its pod.
 Before it connects, it looks for others who set CPUs of containers: the kubelet's CPU and
 memory managers, Koordinator, nri-plugins, CRI Resource Manager, tuned. If there are any,
 it says what to change and ends; of a process of a pod or a user that only has the name of
-one, it warns. --check only looks, and prints the configuration that
-would hold: the file's, with the flags over it.
+one, it warns. --check only looks, and prints the configuration that would hold: the
+file's, with the flags over it.
 
 The configuration is a NodeConfig (docs/nodeconfig.md) with a section kubernetes. The
 plugin follows its file and SIGHUP: which words count changes at once, for anything else
 the plugin starts anew inside, and containers keep what they have where that still fits.
 
-It serves metrics of the containers to Prometheus (--metrics), and with --guard it looks
-after sensitive containers: those of the classes LSE, LSR and LS, and what --sensitive
-names (see berth guard --help).
+It serves metrics of the containers to Prometheus (--metrics), and with --guard it helps
+sensitive containers: those of the classes LSE, LSR and LS, and what --sensitive names
+(see berth guard --help).
 
 With --kubeconfig or --in-cluster it knows exact requests, and writes what happens as
 events on pods. --topology, --node-features, --features-dir and --batch say what else is
@@ -104,7 +104,7 @@ wrong usage.`,
 	fl.StringVar(&f.index, "index", "50", "two `digits`: runtimes call plugins in their order")
 	fl.DurationVar(&f.budget, "budget", 0, "how `long` a decision may take until the container gets the shared pool (default 1s)")
 	fl.BoolVar(&f.strict, "strict", false, "refuse every container of which a word cannot be followed")
-	fl.BoolVar(&f.check, "check", false, "only say who else sets CPUs of containers")
+	fl.BoolVar(&f.check, "check", false, "only say who else sets CPUs of containers, and print the configuration that would hold")
 	fl.BoolVar(&f.beside, "beside-others", false, "go on though somebody else sets CPUs of containers")
 	f.watch.register(cmd)
 	f.kube.add(fl)
