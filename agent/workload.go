@@ -25,6 +25,9 @@ type Spec struct {
 	// of the shared pool to stay in. Mems likewise.
 	CPUs cpuset.Set `json:"cpus,omitzero"`
 	Mems cpuset.Set `json:"mems,omitzero"`
+	// NearMems are sets of NUMA nodes, such as those with one kind of memory: without Mems its
+	// memory comes from those of each set that are nearest to its CPUs.
+	NearMems []cpuset.Set `json:"nearMems,omitempty"`
 	// Limits are settings beyond placing, over those of the class; CPUs, Mems and
 	// Partition stay empty. One that a Resize no longer names goes back to what it was
 	// before Berth.
@@ -132,6 +135,9 @@ func (s *Spec) mayBeLong() bool {
 		}
 	}
 	sets := 5 * (r.Nodes.Len() + s.CPUs.Len() + s.Mems.Len()) // as in "1024,"
+	for _, of := range s.NearMems {
+		sets += 5*of.Len() + 3
+	}
 	return 6*n+sets+2<<10 > maxSpec
 }
 

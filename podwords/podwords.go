@@ -19,6 +19,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -69,6 +70,8 @@ type Wish struct {
 	Fewest *bool `json:"fewestNodes"`
 	// CPUs are the very CPUs that a scheduler chose; empty is none.
 	CPUs cpuset.Set `json:"cpuset"`
+	// Memory are the kinds of memory that its may be of; none is unsaid.
+	Memory MemoryKinds `json:"memory"`
 	// Strict makes every Problem a refusal.
 	Strict *bool `json:"strict"`
 	// Scope says whether the pod's containers are placed together.
@@ -81,6 +84,18 @@ type Wish struct {
 	// containers, in bits per second.
 	Egress  *int64 `json:"egress"`
 	Ingress *int64 `json:"ingress"`
+}
+
+// MemoryKinds are kinds of memory, each once.
+type MemoryKinds []machine.MemoryKind
+
+// String lists them.
+func (k MemoryKinds) String() string {
+	words := make([]string, len(k))
+	for i := range k {
+		words[i] = k[i].String()
+	}
+	return strings.Join(words, ",")
 }
 
 // Scope is what is placed in one go.
@@ -122,6 +137,9 @@ type Options struct {
 	// Bandwidth says why a pod cannot be held to so many bits per second, nil if it can; without
 	// it none can.
 	Bandwidth func(bits int64) error
+	// Memory says why a container's memory cannot be of these kinds only, nil if it can; without it
+	// none can.
+	Memory func(kinds []machine.MemoryKind) error
 	// Node is true where the reader is a node, which knows where the devices and mounts of
 	// containers are and how many NUMA nodes can hold their CPUs.
 	Node bool

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -139,7 +140,13 @@ func rowCases() []rowCase {
 			{"unlimited-burstable.", "", "numa", "hint unlimited-burstable=numa"},
 			{"balloon.balloons.", "", "fast", "hint balloon=fast"},
 			{"balloon.balloons.", "", "/etc", "invalid"},
+			{"memory-type.", "", "pmem", "memory=pmem"},
+			{"memory-type.", "", "PMEM, dram,pmem", "memory=dram,pmem"},
+			{"memory-type.", "/container.c", "mixed", "memory=dram,pmem,hbm"},
+			{"memory-type.", "", "", ""},
 			{"memory-type.", "", "hbm", "not followed"},
+			{"memory-type.", "", "dram,", "invalid"},
+			{"memory-type.", "", "nvdimm", "invalid"},
 			{"cold-start.", "", "{duration: 60s}", "not followed"},
 			{"topologyhints.", "", "true", "near=devices,mounts"},
 			{"topologyhints.", "", "[mounts]", "near=mounts"},
@@ -222,7 +229,7 @@ func TestEveryWord(t *testing.T) {
 			pod.Labels, pod.Annotations = pod.Annotations, nil
 		}
 		tested[c.word] = true
-		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Node: true, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
+		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Memory: noHBM, Node: true, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
 			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
 		}
 	}
@@ -231,6 +238,14 @@ func TestEveryWord(t *testing.T) {
 			t.Errorf("no test of %s", row.Word)
 		}
 	}
+}
+
+// noHBM is a host that has other memory, too.
+func noHBM(kinds []machine.MemoryKind) error {
+	if slices.Equal(kinds, []machine.MemoryKind{machine.HBM}) {
+		return errors.New("no")
+	}
+	return nil
 }
 
 // notTheBeast is a host that can have any limit but one.

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -255,8 +256,7 @@ func policyRows(system System, domain string) []Row {
 		row("balloon.balloons", "a hint of balloons: the type of balloon to join", word("balloon")),
 		{System: system, Word: domain + "/affinity", Means: "expressions over containers of the node: near whom", read: affinity(1)},
 		{System: system, Word: domain + "/anti-affinity", Means: "the same: far from whom", read: affinity(-1)},
-		row("memory-type", "kinds of memory are not told apart: a container has that of its NUMA nodes", nil),
-		row("cold-start", "kinds of memory are not told apart, and none is added to a running container", nil),
+		row("memory-type", "dram, pmem, hbm, a list of these, or mixed: the NUMA nodes with such memory that are nearest to its CPUs", memoryType),
 		row("topologyhints", "true, or a list of devices and mounts: the NUMA nodes that these are near to first", near(nearSources)),
 		row("allow.topologyhints", "paths of devices and mounts that count though they are denied", near(nearPaths(func(n *Near) **Paths { return &n.Allow }))),
 		row("deny.topologyhints", "paths of devices and mounts that do not count", near(nearPaths(func(n *Near) **Paths { return &n.Deny }))),
@@ -269,6 +269,33 @@ func policyRows(system System, domain string) []Row {
 		row("rdtclass", "the cache class of that name", class("cache"), "*"),
 		row("blockioclass", "the I/O class of that name", class("io"), "*"),
 	}
+}
+
+// memoryType reads kinds of memory, in any case as that system does.
+func memoryType(r *reading, text string) (w Wish, err error) {
+	if text == "" {
+		return w, nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		var kind machine.MemoryKind
+		if word = strings.TrimSpace(word); strings.EqualFold(word, "mixed") {
+			w.Memory = append(w.Memory, machine.MemoryKinds()...)
+			continue
+		}
+		if kind.UnmarshalText([]byte(word)) != nil {
+			return Wish{}, fmt.Errorf("%q is none of dram, pmem, hbm, mixed", plain.Line(word))
+		}
+		w.Memory = append(w.Memory, kind)
+	}
+	slices.Sort(w.Memory)
+	w.Memory = slices.Compact(w.Memory)
+	if r.opt.Memory == nil {
+		return Wish{}, notFollowed("what memory NUMA nodes have is not known here")
+	}
+	if err := r.opt.Memory(w.Memory); err != nil {
+		return Wish{}, &Problem{Kind: NotFollowed, Err: err}
+	}
+	return w, nil
 }
 
 // lookUp finds the row of a label's or annotation's key; ok is false if the key is none

@@ -78,6 +78,9 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
+	if kinds := r.Wish.Memory; len(kinds) > 0 && r.Wish.Hints["memory.preserve"] != "true" {
+		a.spec.NearMems, _ = p.memoryOf(kinds) // there are some, or the word has not been followed
+	}
 	if err := p.placeNear(&a, &r, pod, c); err != nil {
 		return a, err
 	}
