@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -37,6 +38,9 @@ type Spec struct {
 	Classes map[ClassKind]string `json:"classes,omitempty"`
 	// Bandwidth is what it may send and receive, beside its network class.
 	Bandwidth Bandwidth `json:"bandwidth,omitzero"`
+	// P99Seconds is the response time that 99 % of its requests are to keep, as whoever runs it
+	// says; 0 is none. Berth times no requests: it tells the limit to whoever does.
+	P99Seconds float64 `json:"p99Seconds,omitzero"`
 	// Group is an existing control group to place, named from the base on; ""
 	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
 	// ID.
@@ -88,6 +92,9 @@ func (s *Spec) Validate() error {
 	errs = append(errs, s.Limits.Validate())
 	if err := s.Bandwidth.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("bandwidth: %w", err))
+	}
+	if !(s.P99Seconds >= 0 && s.P99Seconds <= math.MaxInt32) { // NaN neither
+		errs = append(errs, fmt.Errorf("p99: %g s is no response time", s.P99Seconds))
 	}
 	l := &s.Limits
 	if !l.CPUs.IsEmpty() || !l.Mems.IsEmpty() || l.Partition != "" {

@@ -15,6 +15,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -72,6 +73,8 @@ type Wish struct {
 	CPUs cpuset.Set `json:"cpuset"`
 	// Memory are the kinds of memory that its may be of; none is unsaid.
 	Memory MemoryKinds `json:"memory"`
+	// P99 is the response time that 99 % of its requests are to keep, in seconds.
+	P99 *Seconds `json:"p99"`
 	// Strict makes every Problem a refusal.
 	Strict *bool `json:"strict"`
 	// Scope says whether the pod's containers are placed together.
@@ -96,6 +99,30 @@ func (k MemoryKinds) String() string {
 		words[i] = k[i].String()
 	}
 	return strings.Join(words, ",")
+}
+
+// Seconds are a length of time.
+type Seconds float64
+
+// String writes them as UnmarshalText reads them.
+func (s Seconds) String() string { return strconv.FormatFloat(float64(s), 'g', -1, 64) + "s" }
+
+// UnmarshalText reads a number with one of the units us, ms and s: from a microsecond to an hour.
+func (s *Seconds) UnmarshalText(text []byte) error {
+	for _, unit := range []struct {
+		name string
+		of   float64
+	}{{"us", 1e6}, {"ms", 1e3}, {"s", 1}} {
+		if number, ok := strings.CutSuffix(string(text), unit.name); ok {
+			n, err := strconv.ParseFloat(number, 64)
+			if n /= unit.of; err == nil && n >= 1e-6 && n <= 3600 {
+				*s = Seconds(n)
+				return nil
+			}
+			break
+		}
+	}
+	return fmt.Errorf("%q is no length of time from 1us to 3600s, such as 20ms", plain.Line(string(text)))
 }
 
 // Scope is what is placed in one go.

@@ -80,7 +80,15 @@ func rowCases() []rowCase {
 		{"berth.dev/net", "", "gold", "net=gold"},
 		{"berth.dev/power", "", "gold", "power=gold"},
 		{"berth.dev/power", "", "gold\npower: x", "invalid"},
-		{"berth.dev/p99", "", "5ms", "not followed"},
+		{"berth.dev/p99", "", "5ms", "p99=0.005s"},
+		{"berth.dev/p99", "berth.dev/p99.c", "1.5s", "p99=1.5s"},
+		{"berth.dev/p99", "", "250us", "p99=0.00025s"},
+		{"berth.dev/p99", "", "5", "invalid"},
+		{"berth.dev/p99", "", "fastms", "invalid"},
+		{"berth.dev/p99", "", "0s", "invalid"},
+		{"berth.dev/p99", "", "NaNs", "invalid"},
+		{"berth.dev/p99", "", "Infs", "invalid"},
+		{"berth.dev/p99", "", "2h", "invalid"},
 		{"berth.dev/p99", "berth.dev/klass", "LSE", "unknown"},
 
 		{"koordinator.sh/qosClass", "", "LSR", "class=LSR"},
@@ -425,6 +433,21 @@ func TestApply(t *testing.T) {
 		if err := req.Validate(); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// A response time is kept of what the guard looks after.
+func TestP99OfAClass(t *testing.T) {
+	t.Parallel()
+	for class, kept := range map[string]bool{"LSE": true, "LS": true, "BE": false} {
+		r := Read(&Pod{Annotations: map[string]string{"berth.dev/p99": "20ms", "berth.dev/class": class}}, "c", Options{Node: true})
+		r.Apply(place.Request{ID: "x", Milli: 2000}, 1)
+		if got := r.Wish.P99 != nil; got != kept || kept != (len(r.Problems) == 0) || kept && *r.Wish.P99 != 0.02 {
+			t.Errorf("%s: kept %t, %v", class, got, Problems(r.Problems))
+		}
+	}
+	if r := Read(&Pod{Annotations: map[string]string{"berth.dev/p99": "20ms"}}, "c", Options{}); told(r) != "not followed" {
+		t.Errorf("without requests: %s", told(r))
 	}
 }
 

@@ -108,7 +108,12 @@ func berthRows() []Row {
 			w.Role = new(place.Role)
 			return w, w.Role.UnmarshalText([]byte(text))
 		}},
-		{System: Berth, Word: berthDomain + "/p99", Means: "nothing on the node sees where a request begins and ends: only the service, or who calls it, can time it"},
+		{System: Berth, Word: berthDomain + "/p99", Means: "the response time that 99 % of its requests are to keep: told to whoever times them", read: func(r *reading, text string) (w Wish, err error) {
+			if w.P99 = new(Seconds); !r.opt.Node {
+				err = notFollowed("there are no requests here")
+			}
+			return w, cmp.Or(w.P99.UnmarshalText([]byte(text)), err)
+		}},
 	}
 	for _, kind := range ClassKinds() {
 		rows = append(rows, Row{System: Berth, Word: berthDomain + "/" + kind, Means: "the " + kind + " class, of those that the node's configuration defines; none is no class", Strong: []string{"*"}, read: class(kind)})

@@ -78,6 +78,9 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
+	if p99 := r.Wish.P99; p99 != nil {
+		a.spec.P99Seconds = float64(*p99)
+	}
 	if kinds := r.Wish.Memory; len(kinds) > 0 && r.Wish.Hints["memory.preserve"] != "true" {
 		a.spec.NearMems, _ = p.memoryOf(kinds) // there are some, or the word has not been followed
 	}
