@@ -14,7 +14,7 @@ func koordinatorRows() []Row {
 	return []Row{
 		{System: Koordinator, Word: "koordinator.sh/qosClass", Label: true, Means: "the class of service", Strong: []string{"SYSTEM"}, read: qosLabel},
 		{System: Koordinator, Word: "koordinator.sh/priority-class", Label: true, Means: "koord-batch and koord-free are best effort, unless qosClass says a class", read: priorityClass},
-		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "it orders pods that wait for a node, and this one has one"},
+		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "it orders pods that wait for a node, and those to be evicted: this one has a node, and Berth evicts nobody"},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-spec", Means: "required and preferred bind policy, and exclusivity", Strong: nil, read: resourceSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node, Restricted as many as it takes on an empty machine; BestEffort is what every policy does", read: numaSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},

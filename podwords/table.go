@@ -262,18 +262,33 @@ func policyRows(system System, domain string) []Row {
 		{System: system, Word: domain + "/affinity", Means: "expressions over containers of the node: near whom", read: affinity(1)},
 		{System: system, Word: domain + "/anti-affinity", Means: "the same: far from whom", read: affinity(-1)},
 		row("memory-type", "dram, pmem, hbm, a list of these, or mixed: the NUMA nodes with such memory that are nearest to its CPUs", memoryType),
+		row("cold-start", "to begin on slow memory alone, which is mostly movable and starts no program: with memory-type dram,pmem the kernel moves there what is cold", nil),
 		row("topologyhints", "true, or a list of devices and mounts: the NUMA nodes that these are near to first", near(nearSources)),
 		row("allow.topologyhints", "paths of devices and mounts that count though they are denied", near(nearPaths(func(n *Near) **Paths { return &n.Allow }))),
 		row("deny.topologyhints", "paths of devices and mounts that do not count", near(nearPaths(func(n *Near) **Paths { return &n.Deny }))),
 		row("strict.topologyhints", "true makes these NUMA nodes a condition", near(nearYes(func(n *Near) **bool { return &n.Strict }))),
 		row("pick-resources-by-hints", "true takes own CPUs from the NUMA node of the devices and mounts, if they have one", near(nearYes(func(n *Near) **bool { return &n.Pick }))),
-		row("prefer-cpu-priority", "which cores are fast follows from the class: LSE gets the fastest; berth.dev/coreKind names a kind", nil),
+		row("prefer-cpu-priority", "high prefers the P cores of a hybrid machine, low its E cores; elsewhere the fastest are for class LSE", cpuPriority),
 		row("cpu-class", "the power profile of that name, of CPUs of its own", class("power"), "*"),
-		row("scheduling-class", "it names a class of that system's configuration, which Berth does not read: berth.dev/class says who comes first", nil),
-		row("irq-affinity", "interrupts are not steered", nil),
+		row("scheduling-class", "it names a class of that system's configuration, whose policies outrank all others by priority: berth.dev/class says who comes first", nil),
+		row("irq-affinity", "which CPUs serve an interrupt is a setting of the host for all who use the device, which irqbalance or its operator writes", nil),
 		row("rdtclass", "the cache class of that name", class("cache"), "*"),
 		row("blockioclass", "the I/O class of that name", class("io"), "*"),
 	}
+}
+
+// cpuPriority reads how fast CPUs of its own are to be.
+func cpuPriority(_ *reading, text string) (w Wish, err error) {
+	switch text {
+	case "high":
+		w.CoreKind = machine.KindP
+	case "low":
+		w.CoreKind = machine.KindE
+	case "normal", "none", "default":
+	default:
+		err = fmt.Errorf("%q is none of high, normal, low, none, default", plain.Line(text))
+	}
+	return w, err
 }
 
 // memoryType reads kinds of memory, in any case as that system does.

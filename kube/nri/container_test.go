@@ -2,12 +2,16 @@ package nri
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
@@ -163,6 +167,40 @@ func TestSharesOf(t *testing.T) {
 	for milli, want := range map[int]uint64{0: 2, 1: 2, 1500: 1536, 256_000: 262_144, 300_000: 262_144} {
 		if got := sharesOf(milli); got != want {
 			t.Errorf("shares of %dm: %d, want %d", milli, got, want)
+		}
+	}
+}
+
+// What happens to the node says first whose it is: the container, or the pod around its group.
+func TestWhose(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "1s1n4c1t")
+	p := open(t, opt)
+	p.name("c1", &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: "default/web/a~uid-web"}, Group: "kubepods/podx/c1"}})
+	step := &kernel.StepError{Step: kernel.Step{Path: "sys/fs/cgroup/kubepods/podx/c1/cpu.max"}, Err: errors.New("no")}
+	for name, c := range map[string]struct {
+		tell func()
+		want string // namespace, pod, container, text
+	}{
+		"a name":            {func() { p.tellNode(agent.Event{ID: "default/web/b", Text: "CPUs 2"}) }, "default web b CPUs 2"},
+		"a name of several": {func() { p.tellNode(agent.Event{ID: "default/web/a~uid-web", Text: "CPUs 2"}) }, "default web a CPUs 2"},
+		"a job's":           {func() { p.tellNode(agent.Event{ID: "job", Text: "CPUs 2"}) }, "  job CPUs 2"},
+		"a file":            {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/podx/c1/cpu.idle", Text: "0"}) }, "default web a /sys/fs/cgroup/kubepods/podx/c1/cpu.idle: 0"},
+		"of its pod":        {func() { p.tellNode(agent.Event{Object: "/sys/fs/cgroup/kubepods/podx/cpu.idle", Text: "0"}) }, "default web  /sys/fs/cgroup/kubepods/podx/cpu.idle: 0"},
+		"of nobody":         {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
+		"both":              {func() { p.tellNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
+		"neither":           {func() { p.tellNode(agent.Event{Text: "gone"}) }, "   gone"},
+		"a write":           {func() { p.tellFailed(fmt.Errorf("repair: %w", step)) }, "default web a repair: " + step.Error()},
+		"an error":          {func() { p.tellFailed(errors.New("no")) }, "   no"},
+	} {
+		before := len(heard.all)
+		c.tell()
+		if len(heard.all) != before+1 {
+			t.Fatalf("%s: %v", name, heard.all[before:])
+		}
+		e := heard.all[before]
+		if got := fmt.Sprintf("%s %s %s %s", e.Namespace, e.Pod, e.Container, e.Text); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
