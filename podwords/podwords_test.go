@@ -127,7 +127,14 @@ func rowCases() []rowCase {
 		{"kubernetes.io/ingress-bandwidth", "", "", "invalid"},
 		{"kubernetes.io/ingress-bandwidth", "kubernetes.io/psp", "10M", ""},
 		{"node.koordinator.sh/resctrl", "", `{"llc": {"schemata": {"range": [0, 30]}}}`, "not followed"},
-		{"node.koordinator.sh/extended-resource-spec", "", "{}", "not followed"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "4k", "kubernetes.io/batch-memory": "2Gi"}, "requests": {"kubernetes.io/batch-cpu": 500}}}}`, "cpuLimit=4 memoryLimit=2Gi"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, "cpuLimit=1500m"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"d": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, ""},
+		{"node.koordinator.sh/extended-resource-spec", "", "{}", ""},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "1M", "kubernetes.io/batch-memory": 0}}}}`, "cpuLimit=1000"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "2M"}}}}`, "invalid"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-memory": "-1"}}}}`, "invalid"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": []}`, "invalid"},
 	}
 	for _, domain := range []string{"resource-policy.nri.io", "cri-resource-manager.intel.com"} {
 		for _, c := range []rowCase{

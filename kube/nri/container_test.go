@@ -204,3 +204,51 @@ func TestWhose(t *testing.T) {
 		}
 	}
 }
+
+// What batch resources limit of a container the runtime is told with its place, unless the kubelet
+// limits it.
+func TestBatchLimits(t *testing.T) {
+	t.Parallel()
+	const word = "node.koordinator.sh/extended-resource-spec"
+	const both = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "1Gi"}}}}`
+	for name, c := range map[string]struct {
+		words  map[string]string
+		change func(*api.LinuxResources)
+		want   string // quota, period, memory limit
+		limit  int    // of the request
+	}{
+		"both":             {map[string]string{word: both}, nil, "150000 100000 1073741824", 1500},
+		"little CPU time":  {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1}}}}`}, nil, "1000 100000 0", 1},
+		"memory":           {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": 4096}}}}`}, nil, "0 0 4096", 0},
+		"another's":        {map[string]string{word: `{"containers": {"b": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}, nil, "0 0 0", 0},
+		"none":             {nil, nil, "0 0 0", 0},
+		"of another class": {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "0 0 0", 0},
+		"the kubelet's": {map[string]string{word: both}, func(r *api.LinuxResources) {
+			r.Cpu.Quota, r.Memory = api.Int64(int64(20000)), &api.LinuxMemory{Limit: api.Int64(int64(5))}
+		}, "0 0 0", 200},
+		"no quota of the kubelet's": {map[string]string{word: both}, func(r *api.LinuxResources) { r.Cpu.Quota = api.Int64(int64(-1)) }, "150000 100000 1073741824", 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opt, _ := options(t, "1s1n4c1t")
+			p := open(t, opt)
+			q := pod("job", c.words)
+			q.Linux.CgroupParent = "/kubepods/besteffort/podjob"
+			box := container(q, "a", 0)
+			if c.change != nil {
+				c.change(box.Linux.Resources)
+			}
+			adjust, _, err := p.CreateContainer(context.Background(), q, box)
+			must(t, err)
+			res := adjust.GetLinux().GetResources()
+			if got := fmt.Sprint(res.GetCpu().GetQuota().GetValue(), res.GetCpu().GetPeriod().GetValue(), res.GetMemory().GetLimit().GetValue()); got != c.want {
+				t.Errorf("quota, period, memory: %s, want %s", got, c.want)
+			}
+			w, err := p.node.Get(context.Background(), "default/job/a")
+			must(t, err)
+			if w.Spec.Request.LimitMilli != c.limit {
+				t.Errorf("it may use %d thousandths of a CPU, want %d", w.Spec.Request.LimitMilli, c.limit)
+			}
+		})
+	}
+}
