@@ -109,10 +109,11 @@ func berthRows() []Row {
 			return w, w.Role.UnmarshalText([]byte(text))
 		}},
 		{System: Berth, Word: berthDomain + "/p99", Means: "the response time that 99 % of its requests are to keep: told to whoever times them", read: func(r *reading, text string) (w Wish, err error) {
-			if w.P99 = new(Seconds); !r.opt.Node {
-				err = notFollowed("there are no requests here")
+			w.P99 = new(Seconds)
+			if err = w.P99.UnmarshalText([]byte(text)); err == nil && !r.opt.Node {
+				return Wish{}, notFollowed("there are no requests here")
 			}
-			return w, cmp.Or(w.P99.UnmarshalText([]byte(text)), err)
+			return w, err
 		}},
 	}
 	for _, kind := range ClassKinds() {

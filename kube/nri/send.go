@@ -11,7 +11,6 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
-	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
