@@ -7,52 +7,75 @@ import (
 
 func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
 	if !spec.CPUs.IsEmpty() {
-		return givenCPUs(s, &spec.Request, spec.CPUs, spec.Mems)
+		return givenCPUs(s, spec)
 	}
 	offer, err := place.Place(t.n.opt.Policy, s, &spec.Request)
 	if err != nil {
 		return nil, s.Blame(&spec.Request, err)
 	}
-	if kept := kept(s, spec, offer.Grant); kept != nil {
-		return kept, nil
+	next := kept(s, spec, offer.Grant)
+	if next == nil {
+		if next, err = s.Commit(offer); err != nil {
+			return nil, err
+		}
 	}
-	return s.Commit(bound(offer, spec.Mems))
+	return bound(next, spec)
 }
 
-// bound is an offer with the given memory nodes, if any.
-func bound(offer place.Offer, mems cpuset.Set) place.Offer {
-	if !mems.IsEmpty() && offer.Grant != nil {
-		g := *offer.Grant
-		g.Mems = mems
-		offer.Grant = &g
+// bound returns a state in which a workload takes its memory from where its spec says. What is
+// promised to it then lies there, too.
+func bound(s *place.State, spec *Spec) (*place.State, error) {
+	g, ok := s.Grant(spec.Request.ID)
+	if !ok || spec.Mems.IsEmpty() && len(spec.NearMems) == 0 {
+		return s, nil
 	}
-	return offer
+	next, within := *g, spec.Mems
+	next.Mems = spec.Mems
+	if within.IsEmpty() {
+		near := g.Own.Union(g.Share.Within) // not only what is left of a pool now
+		if near.IsEmpty() {
+			near = s.Effective(g)
+		}
+		for _, of := range spec.NearMems {
+			within, next.Mems = within.Union(of), next.Mems.Union(s.Topology().Nearest(of, near))
+		}
+	}
+	if len(g.Memory) > 0 {
+		free, err := s.Release(g.ID)
+		if err == nil {
+			next.Mems, next.Memory, err = free.FitMemoryWithin(within, next.Mems, g.Request.Memory)
+		}
+		if err != nil {
+			return nil, s.Blame(&spec.Request, err)
+		}
+	}
+	return granted(s, &next)
 }
 
-// givenCPUs returns the state in which a workload has the given CPUs, whatever it
+// givenCPUs returns the state in which a workload has the CPUs that its spec says, whatever it
 // had before.
-func givenCPUs(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.State, error) {
+func givenCPUs(s *place.State, spec *Spec) (*place.State, error) {
+	r := &spec.Request
 	if _, ok := s.Grant(r.ID); ok {
 		var err error
 		if s, err = s.Release(r.ID); err != nil {
 			return nil, err
 		}
 	}
-	g, err := grantOf(s, r, cpus, mems)
+	g, err := grantOf(s, r, spec.CPUs)
 	if err != nil {
 		return nil, err
 	}
 	next, err := granted(s, g)
-	return next, s.Blame(r, err)
+	if err != nil {
+		return nil, s.Blame(r, err)
+	}
+	return bound(next, spec)
 }
 
 // grantOf is the grant of the given CPUs in a state in which a workload has none.
-func grantOf(s *place.State, r *place.Request, cpus, mems cpuset.Set) (*place.Grant, error) {
-	g := &place.Grant{ID: r.ID, Request: *r, Mems: mems}
-	nodes := mems
-	if nodes.IsEmpty() {
-		nodes = s.Topology().NodesOf(cpus)
-	}
+func grantOf(s *place.State, r *place.Request, cpus cpuset.Set) (*place.Grant, error) {
+	g, nodes := &place.Grant{ID: r.ID, Request: *r}, s.Topology().NodesOf(cpus)
 	if len(r.Memory) > 0 {
 		var err error
 		if g.Mems, g.Memory, err = s.FitMemory(nodes, r.Memory); err != nil {

@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/kubelet"
 )
 
 // TestGivenMems has memory nodes named, and CPUs chosen by the policy.
@@ -30,5 +33,84 @@ func TestGivenMems(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNearMems has memory come from the nearest nodes of sets, and what is promised with it.
+func TestNearMems(t *testing.T) {
+	t.Parallel()
+	near := func(sets ...string) (all []cpuset.Set) {
+		for _, s := range sets {
+			all = append(all, cpuset.MustParse(s))
+		}
+		return all
+	}
+	h := newHost(t, layouts()["v2"])
+	h.opt.Config.Memory = []place.Block{{Node: 0, Resource: place.Memory, Bytes: 10}, {Node: 1, Resource: place.Memory, Bytes: 10}}
+	n := h.open()
+	s := spec("api", place.LSE, 1000, 0)
+	s.Request.Nodes, s.Request.NodesRequired = cpuset.MustParse("1"), true
+	s.NearMems = near("0-1")
+	if w := h.place(n, s); w.Mems.String() != "1" {
+		t.Errorf("memory nodes %s, want the nearest", w.Mems)
+	}
+	for _, c := range []struct {
+		sets  []cpuset.Set
+		bytes int64
+		want  string // memory nodes, and where bytes are; "" is a refusal
+	}{
+		{near("0"), 0, "0 []"},
+		{near("0", "1"), 0, "0-1 []"},
+		{near("0"), 4, "0 [{0 memory 4}]"},
+		{near("0-1"), 14, "0-1 [{1 memory 10} {0 memory 4}]"},
+		{near("0"), 14, ""},
+		{near("0-1"), 4, "1 [{1 memory 4}]"},
+	} {
+		s.NearMems, s.Request.Memory = c.sets, nil
+		if c.bytes > 0 {
+			s.Request.Memory = []place.Amount{{Resource: place.Memory, Bytes: c.bytes}}
+		}
+		w, err := n.Resize(t.Context(), s)
+		got := ""
+		if err == nil {
+			got = fmt.Sprint(w.Mems, " ", w.Grant.Memory)
+		} else if _, short := errors.AsType[*place.MemoryError](err); !short {
+			t.Errorf("%v, %d bytes: %v", c.sets, c.bytes, err)
+		}
+		if got != c.want {
+			t.Errorf("%v, %d bytes: %s, want %s", c.sets, c.bytes, got, c.want)
+		}
+	}
+	shared := spec("batch", place.LS, 0, 0)
+	shared.NearMems = near("0-1")
+	if w := h.place(n, shared); w.Mems.String() != "0-1" {
+		t.Errorf("of the pool: memory nodes %s", w.Mems)
+	}
+	if w, err := n.Move(t.Context(), "api", cpuset.MustParse("2"), cpuset.Set{}); err != nil || w.Mems.String() != "0" {
+		t.Errorf("moved: memory nodes %s, %v", w.Mems, err)
+	}
+}
+
+// TestPodWithMems places a pod as one that names memory nodes: its containers are not placed singly.
+func TestPodWithMems(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, layouts()["v2"])
+	h.opt.Policy = kubelet.Policy{CPUManager: kubelet.CPUManagerStatic, TopologyManager: kubelet.TopologyManagerSingle, TopologyManagerScope: kubelet.ScopePod}
+	h.opt.Config.Reserved = cpuset.MustParse("0")
+	n := h.open()
+	var pod []Spec
+	for _, id := range []string{"a", "b"} { // singly, a would be on node 0 and b on node 1
+		s := spec(id, place.LSR, 2000, 0)
+		s.Request.Group, s.Mems = "pod", cpuset.MustParse("0")
+		pod = append(pod, s)
+	}
+	all, err := n.PlaceTogether(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if w := &all[i]; w.Mems.String() != "0" || !cpuset.MustParse("4-7").Contains(w.Grant.Own) {
+			t.Errorf("%s: memory nodes %s, CPUs %s", w.ID(), w.Mems, w.Grant.Own)
+		}
 	}
 }

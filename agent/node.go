@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -161,18 +162,21 @@ func (t *transaction) resized(v snapshot, spec Spec) (*Transition, error) {
 	spec.Group, spec.PID, spec.Owner = was.Workload.Spec.Group, was.Workload.Spec.PID, was.Workload.Spec.Owner
 	var state *place.State
 	var err error
-	request := spec.Request
-	request.Explain = was.Workload.Spec.Request.Explain
-	switch same := reflect.DeepEqual(request, was.Workload.Spec.Request); {
-	case same && spec.CPUs == was.Workload.Spec.CPUs && spec.Mems == was.Workload.Spec.Mems:
+	request, old := spec.Request, &was.Workload.Spec
+	request.Explain = old.Request.Explain
+	switch same := reflect.DeepEqual(request, old.Request); {
+	case same && spec.CPUs == old.CPUs && spec.Mems == old.Mems && slices.Equal(spec.NearMems, old.NearMems):
 		state = v.state // other limits: not every policy can resize, and none is asked to
 	case spec.CPUs.IsEmpty():
 		var offer place.Offer
 		if offer, err = place.Resize(t.n.opt.Policy, v.state, &spec.Request); err == nil {
-			state, err = v.state.Commit(bound(offer, spec.Mems))
+			state, err = v.state.Commit(offer)
+		}
+		if err == nil {
+			state, err = bound(state, &spec)
 		}
 	default:
-		state, err = givenCPUs(v.state, &spec.Request, spec.CPUs, spec.Mems)
+		state, err = givenCPUs(v.state, &spec)
 	}
 	if err != nil {
 		return nil, v.state.Blame(&spec.Request, err)

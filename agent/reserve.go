@@ -304,6 +304,11 @@ func (a *adding) addAll(specs []Spec, early bool, of place.Pod) (err error) {
 		if pod, _, err = place.PlacePod(a.t.n.opt.Policy, a.state, p); err != nil {
 			return err
 		}
+		for i := range specs {
+			if pod, err = bound(pod, &specs[i]); err != nil {
+				return ofSeveral(specs, specs[i].Request.ID, err)
+			}
+		}
 	}
 	for _, spec := range specs {
 		if err = a.add(spec, early, pod); err != nil {
@@ -326,7 +331,7 @@ func ofSeveral(specs []Spec, id string, err error) error {
 func podOf(specs []Spec) string {
 	for i := range specs {
 		s := &specs[i]
-		if s.Request.Group == "" || s.Request.Group != specs[0].Request.Group || !s.CPUs.IsEmpty() || !s.Mems.IsEmpty() {
+		if s.Request.Group == "" || s.Request.Group != specs[0].Request.Group || !s.CPUs.IsEmpty() {
 			return ""
 		}
 	}
@@ -402,7 +407,7 @@ func kept(s *place.State, spec *Spec, g *place.Grant) *place.State {
 	if g.Own == spec.Prefer || !g.Fence.IsEmpty() && g.Fence != around(g.Own) {
 		return nil
 	}
-	grant, err := grantOf(s, &spec.Request, spec.Prefer, spec.Mems)
+	grant, err := grantOf(s, &spec.Request, spec.Prefer)
 	if err != nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ type Spec struct {
 	// of the shared pool to stay in. Mems likewise.
 	CPUs cpuset.Set `json:"cpus,omitzero"`
 	Mems cpuset.Set `json:"mems,omitzero"`
+	// NearMems are sets of NUMA nodes, such as those with one kind of memory: without Mems its
+	// memory comes from those of each set that are nearest to its CPUs.
+	NearMems []cpuset.Set `json:"nearMems,omitempty"`
 	// Limits are settings beyond placing, over those of the class; CPUs, Mems and
 	// Partition stay empty. One that a Resize no longer names goes back to what it was
 	// before Berth.
@@ -34,6 +38,9 @@ type Spec struct {
 	Classes map[ClassKind]string `json:"classes,omitempty"`
 	// Bandwidth is what it may send and receive, beside its network class.
 	Bandwidth Bandwidth `json:"bandwidth,omitzero"`
+	// P99Seconds is the response time that 99 % of its requests are to keep, as whoever runs it
+	// says; 0 is none. Berth times no requests: it tells the limit to whoever does.
+	P99Seconds float64 `json:"p99Seconds,omitzero"`
 	// Group is an existing control group to place, named from the base on; ""
 	// makes one below berth/ or, if Limits.Idle is On, berth-idle/, named after the
 	// ID.
@@ -86,6 +93,9 @@ func (s *Spec) Validate() error {
 	if err := s.Bandwidth.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("bandwidth: %w", err))
 	}
+	if !(s.P99Seconds >= 0 && s.P99Seconds <= math.MaxInt32) { // NaN neither
+		errs = append(errs, fmt.Errorf("p99: %g s is no response time", s.P99Seconds))
+	}
 	l := &s.Limits
 	if !l.CPUs.IsEmpty() || !l.Mems.IsEmpty() || l.Partition != "" {
 		errs = append(errs, errors.New("limits: CPUs, memory nodes and partition follow from placing"))
@@ -132,6 +142,9 @@ func (s *Spec) mayBeLong() bool {
 		}
 	}
 	sets := 5 * (r.Nodes.Len() + s.CPUs.Len() + s.Mems.Len()) // as in "1024,"
+	for _, of := range s.NearMems {
+		sets += 5*of.Len() + 3
+	}
 	return 6*n+sets+2<<10 > maxSpec
 }
 

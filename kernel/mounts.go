@@ -58,6 +58,16 @@ func ParseMounts(text string) ([]Mount, error) {
 	return mounts, nil
 }
 
+// MountOf returns the mount that a path, relative to "/" and clean, lies in; nil if none is known.
+func MountOf(mounts []Mount, name string) (at *Mount) {
+	for i := range mounts {
+		if m := &mounts[i]; (m.Dir == "." || Within(name, m.Dir)) && (at == nil || at.Dir == "." || Within(m.Dir, at.Dir)) {
+			at = m // of those at the same place, the last one lies above
+		}
+	}
+	return at
+}
+
 // parseMount reads one line. The fields are: id, parent, major:minor, root, mount
 // point, options, any number of optional fields, "-", type, source, super options.
 func parseMount(line string) (m Mount, err error) {

@@ -53,10 +53,20 @@ func (s *State) FitMemory(nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, 
 	return s.RefitMemory(nodes, nil, amounts)
 }
 
+// FitMemoryWithin is FitMemory with no other nodes than those of within.
+func (s *State) FitMemoryWithin(within, nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
+	return s.fitMemory(within, nodes, nil, amounts)
+}
+
 // RefitMemory is FitMemory for a workload that had blocks, which s counts as free. It
 // keeps them, without the last of the memory that the amounts no longer need, and finds
 // the rest near the nodes and those of the kept blocks.
 func (s *State) RefitMemory(nodes cpuset.Set, had []Block, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
+	return s.fitMemory(cpuset.Set{}, nodes, had, amounts)
+}
+
+// fitMemory looks on no other nodes than those of within, if any.
+func (s *State) fitMemory(within, nodes cpuset.Set, had []Block, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
 	left := slices.Clone(amounts)
 	for i := range left {
 		a := &left[i]
@@ -81,6 +91,9 @@ func (s *State) RefitMemory(nodes cpuset.Set, had []Block, amounts []Amount) (me
 		asked, had := a.Bytes, int64(0)
 		for _, pos := range order {
 			node := s.t.units[machine.Node][pos].ID
+			if !within.IsEmpty() && !within.Has(node) {
+				continue
+			}
 			free, _, _ := s.FreeBytes(node, a.Resource)
 			at := -1
 			for i, b := range blocks {
@@ -110,6 +123,31 @@ func (s *State) RefitMemory(nodes cpuset.Set, had []Block, amounts []Amount) (me
 		}
 	}
 	return mems, blocks, nil
+}
+
+// Nearest returns those of the nodes, by their numbers, that are nearest to a NUMA node with a CPU of
+// the set; all of them if none has one.
+func (t *Topology) Nearest(nodes, cpus cpuset.Set) (nearest cpuset.Set) {
+	for from := range t.NodesOf(cpus).All() {
+		best := 1 << 30
+		var some cpuset.Set
+		for to := range nodes.All() {
+			a, ok := t.Node(from)
+			b, there := t.Node(to)
+			switch {
+			case !ok || !there || t.dist[a][b] > best:
+				continue
+			case t.dist[a][b] < best:
+				best, some = t.dist[a][b], cpuset.Set{}
+			}
+			some, _ = some.With(to)
+		}
+		nearest = nearest.Union(some)
+	}
+	if nearest.IsEmpty() {
+		return nodes
+	}
+	return nearest
 }
 
 // nearestTo returns all node positions: those of the set first, by number, then

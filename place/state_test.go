@@ -324,7 +324,14 @@ func TestFitMemoryOverflowsToTheNearest(t *testing.T) {
 	if err != nil || mems.String() != "0,2-3" || !cmp.Equal(got, want) {
 		t.Errorf("mems %s, blocks %v, error %v", mems, got, err)
 	}
+	mems, got, err = s.FitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), []place.Amount{{Resource: place.Memory, Bytes: 15}})
+	if want := []place.Block{want[0], want[2]}; err != nil || mems.String() != "0,2" || !cmp.Equal(got, want) {
+		t.Errorf("within 0,2: mems %s, blocks %v, error %v", mems, got, err)
+	}
 	var short *place.MemoryError
+	if _, _, err := s.FitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), []place.Amount{{Resource: place.Memory, Bytes: 21}}); !errors.As(err, &short) || short.Available != 20 {
+		t.Errorf("21 bytes of 20: %v", err)
+	}
 	if _, _, err := s.FitMemory(cpuset.MustOf(2), []place.Amount{{Resource: place.Memory, Bytes: 41}}); !errors.As(err, &short) || short.Available != 40 {
 		t.Errorf("41 bytes of 40: %v", err)
 	}

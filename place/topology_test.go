@@ -77,6 +77,10 @@ func TestSetsOfDomains(t *testing.T) {
 		"whole":         {topo.Whole(machine.Core, cpuset.MustParse("0-2,16,18")).String(), "0,2,16,18"},
 		"first threads": {topo.FirstThreads(cpuset.MustParse("0,16-18")).String(), "0,17-18"},
 		"nodes":         {topo.NodesOf(cpuset.MustParse("3,31")).String(), "0,3"},
+		"nearest":       {topo.Nearest(cpuset.MustParse("0,3"), cpuset.MustParse("8")).String(), "3"},
+		"equally near":  {topo.Nearest(cpuset.MustParse("0-1"), cpuset.MustParse("8")).String(), "0-1"},
+		"near to two":   {topo.Nearest(cpuset.MustParse("0-2"), cpuset.MustParse("0,8")).String(), "0,2"},
+		"near to none":  {topo.Nearest(cpuset.MustParse("1,9"), cpuset.Set{}).String(), "1,9"},
 		"CPUs of nodes": {topo.CPUsOf(cpuset.MustParse("1,9")).String(), "4-7,20-23"},
 	} {
 		if got.is != got.want {

@@ -14,13 +14,13 @@ func koordinatorRows() []Row {
 	return []Row{
 		{System: Koordinator, Word: "koordinator.sh/qosClass", Label: true, Means: "the class of service", Strong: []string{"SYSTEM"}, read: qosLabel},
 		{System: Koordinator, Word: "koordinator.sh/priority-class", Label: true, Means: "koord-batch and koord-free are best effort, unless qosClass says a class", read: priorityClass},
-		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "it orders pods that wait for a node, and this one has one"},
+		{System: Koordinator, Word: "koordinator.sh/priority", Label: true, Means: "it orders pods that wait for a node, and those to be evicted: this one has a node, and Berth evicts nobody"},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-spec", Means: "required and preferred bind policy, and exclusivity", Strong: nil, read: resourceSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node, Restricted as many as it takes on an empty machine; BestEffort is what every policy does", read: numaSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},
 		{System: Koordinator, Word: "koordinator.sh/networkQOS", Means: "the most that the pod may receive and send, in bits per second", read: networkQOS},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
-		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "shares and limits by batch and mid resources are not set: the pod is best effort to the kubelet, and stays so"},
+		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch-cpu and batch-memory of a container of class BE, which no kubelet sets; its share stays that of best effort", read: extendedResources},
 	}
 }
 
@@ -121,5 +121,37 @@ func resourceStatus(_ *reading, text string) (w Wish, err error) {
 		return w, errors.New(plain.Line(err.Error()))
 	}
 	w.CPUs = status.CPUs
+	return w, nil
+}
+
+// maxBatch is the most batch CPU time that a container may be limited to, in thousandths of a CPU.
+const maxBatch = 1_000_000
+
+// extendedResources reads what Koordinator's webhook notes of the batch resources of containers.
+func extendedResources(r *reading, text string) (w Wish, err error) {
+	var spec struct {
+		strictyaml.Open
+		Containers map[string]struct {
+			strictyaml.Open
+			Limits map[string]place.Quantity `json:"limits"`
+		} `json:"containers"`
+	}
+	if _, err := strictyaml.Decode([]byte(text), "", &spec); err != nil {
+		return w, errors.New(plain.Line(err.Error()))
+	}
+	limits := spec.Containers[r.container].Limits
+	cpu, memory := limits["kubernetes.io/batch-cpu"].Value(), limits["kubernetes.io/batch-memory"].Value()
+	if cpu > maxBatch {
+		return w, fmt.Errorf("a limit of batch-cpu of %d is more than %d thousandths of a CPU", cpu, maxBatch)
+	}
+	if !r.opt.Node && cpu+memory > 0 {
+		return w, notFollowed("containers are not limited here")
+	}
+	if cpu > 0 {
+		w.CPULimit = new(place.Milli(cpu))
+	}
+	if memory > 0 {
+		w.MemoryLimit = new(place.Bytes(memory))
+	}
 	return w, nil
 }

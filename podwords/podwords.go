@@ -15,10 +15,12 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -69,6 +71,14 @@ type Wish struct {
 	Fewest *bool `json:"fewestNodes"`
 	// CPUs are the very CPUs that a scheduler chose; empty is none.
 	CPUs cpuset.Set `json:"cpuset"`
+	// Memory are the kinds of memory that its may be of; none is unsaid.
+	Memory MemoryKinds `json:"memory"`
+	// P99 is the response time that 99 % of its requests are to keep, in seconds.
+	P99 *Seconds `json:"p99"`
+	// CPULimit and MemoryLimit are what a container of best effort may use where its resources
+	// do not limit it.
+	CPULimit    *place.Milli `json:"cpuLimit"`
+	MemoryLimit *place.Bytes `json:"memoryLimit"`
 	// Strict makes every Problem a refusal.
 	Strict *bool `json:"strict"`
 	// Scope says whether the pod's containers are placed together.
@@ -81,6 +91,42 @@ type Wish struct {
 	// containers, in bits per second.
 	Egress  *int64 `json:"egress"`
 	Ingress *int64 `json:"ingress"`
+}
+
+// MemoryKinds are kinds of memory, each once.
+type MemoryKinds []machine.MemoryKind
+
+// String lists them.
+func (k MemoryKinds) String() string {
+	words := make([]string, len(k))
+	for i := range k {
+		words[i] = k[i].String()
+	}
+	return strings.Join(words, ",")
+}
+
+// Seconds are a length of time.
+type Seconds float64
+
+// String writes them as UnmarshalText reads them.
+func (s Seconds) String() string { return strconv.FormatFloat(float64(s), 'g', -1, 64) + "s" }
+
+// UnmarshalText reads a number with one of the units us, ms and s: from a microsecond to an hour.
+func (s *Seconds) UnmarshalText(text []byte) error {
+	for _, unit := range []struct {
+		name string
+		of   float64
+	}{{"us", 1e6}, {"ms", 1e3}, {"s", 1}} {
+		if number, ok := strings.CutSuffix(string(text), unit.name); ok {
+			n, err := strconv.ParseFloat(number, 64)
+			if n /= unit.of; err == nil && n >= 1e-6 && n <= 3600 {
+				*s = Seconds(n)
+				return nil
+			}
+			break
+		}
+	}
+	return fmt.Errorf("%q is no length of time from 1us to 3600s, such as 20ms", plain.Line(string(text)))
 }
 
 // Scope is what is placed in one go.
@@ -122,6 +168,9 @@ type Options struct {
 	// Bandwidth says why a pod cannot be held to so many bits per second, nil if it can; without
 	// it none can.
 	Bandwidth func(bits int64) error
+	// Memory says why a container's memory cannot be of these kinds only, nil if it can; without it
+	// none can.
+	Memory func(kinds []machine.MemoryKind) error
 	// Node is true where the reader is a node, which knows where the devices and mounts of
 	// containers are and how many NUMA nodes can hold their CPUs.
 	Node bool

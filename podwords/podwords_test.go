@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -79,7 +80,15 @@ func rowCases() []rowCase {
 		{"berth.dev/net", "", "gold", "net=gold"},
 		{"berth.dev/power", "", "gold", "power=gold"},
 		{"berth.dev/power", "", "gold\npower: x", "invalid"},
-		{"berth.dev/p99", "", "5ms", "not followed"},
+		{"berth.dev/p99", "", "5ms", "p99=0.005s"},
+		{"berth.dev/p99", "berth.dev/p99.c", "1.5s", "p99=1.5s"},
+		{"berth.dev/p99", "", "250us", "p99=0.00025s"},
+		{"berth.dev/p99", "", "5", "invalid"},
+		{"berth.dev/p99", "", "fastms", "invalid"},
+		{"berth.dev/p99", "", "0s", "invalid"},
+		{"berth.dev/p99", "", "NaNs", "invalid"},
+		{"berth.dev/p99", "", "Infs", "invalid"},
+		{"berth.dev/p99", "", "2h", "invalid"},
 		{"berth.dev/p99", "berth.dev/klass", "LSE", "unknown"},
 
 		{"koordinator.sh/qosClass", "", "LSR", "class=LSR"},
@@ -118,7 +127,14 @@ func rowCases() []rowCase {
 		{"kubernetes.io/ingress-bandwidth", "", "", "invalid"},
 		{"kubernetes.io/ingress-bandwidth", "kubernetes.io/psp", "10M", ""},
 		{"node.koordinator.sh/resctrl", "", `{"llc": {"schemata": {"range": [0, 30]}}}`, "not followed"},
-		{"node.koordinator.sh/extended-resource-spec", "", "{}", "not followed"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "4k", "kubernetes.io/batch-memory": "2Gi"}, "requests": {"kubernetes.io/batch-cpu": 500}}}}`, "cpuLimit=4 memoryLimit=2Gi"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, "cpuLimit=1500m"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"d": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, ""},
+		{"node.koordinator.sh/extended-resource-spec", "", "{}", ""},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "1M", "kubernetes.io/batch-memory": 0}}}}`, "cpuLimit=1000"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "2M"}}}}`, "invalid"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-memory": "-1"}}}}`, "invalid"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": []}`, "invalid"},
 	}
 	for _, domain := range []string{"resource-policy.nri.io", "cri-resource-manager.intel.com"} {
 		for _, c := range []rowCase{
@@ -139,7 +155,13 @@ func rowCases() []rowCase {
 			{"unlimited-burstable.", "", "numa", "hint unlimited-burstable=numa"},
 			{"balloon.balloons.", "", "fast", "hint balloon=fast"},
 			{"balloon.balloons.", "", "/etc", "invalid"},
+			{"memory-type.", "", "pmem", "memory=pmem"},
+			{"memory-type.", "", "PMEM, dram,pmem", "memory=dram,pmem"},
+			{"memory-type.", "/container.c", "mixed", "memory=dram,pmem,hbm"},
+			{"memory-type.", "", "", ""},
 			{"memory-type.", "", "hbm", "not followed"},
+			{"memory-type.", "", "dram,", "invalid"},
+			{"memory-type.", "", "nvdimm", "invalid"},
 			{"cold-start.", "", "{duration: 60s}", "not followed"},
 			{"topologyhints.", "", "true", "near=devices,mounts"},
 			{"topologyhints.", "", "[mounts]", "near=mounts"},
@@ -157,7 +179,12 @@ func rowCases() []rowCase {
 			{"strict.topologyhints.", "", "1", "invalid"},
 			{"pick-resources-by-hints.", "", "true", "nearPick=true"},
 			{"pick-resources-by-hints.", "/container.d", "true", ""},
-			{"prefer-cpu-priority.", "", "high", "not followed"},
+			{"prefer-cpu-priority.", "", "high", "coreKind=P"},
+			{"prefer-cpu-priority.", "/container.c", "low", "coreKind=E"},
+			{"prefer-cpu-priority.", "", "normal", ""},
+			{"prefer-cpu-priority.", "", "none", ""},
+			{"prefer-cpu-priority.", "", "default", ""},
+			{"prefer-cpu-priority.", "", "3", "invalid"},
 			{"cpu-class.", "", "gold", "power=gold"},
 			{"cpu-class.", "", "turbo", "not followed"},
 			{"scheduling-class.", "", "rt", "not followed"},
@@ -222,7 +249,7 @@ func TestEveryWord(t *testing.T) {
 			pod.Labels, pod.Annotations = pod.Annotations, nil
 		}
 		tested[c.word] = true
-		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Node: true, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
+		if got := told(Read(&pod, "c", Options{Class: classes, Bandwidth: notTheBeast, Memory: noHBM, Node: true, Rules: Rules{{Namespaces: []string{"blue"}, Words: []string{"*", "*=gold", "*=none"}}}})); got != c.want {
 			t.Errorf("%s: %q: %s, want %s", key, c.value, got, c.want)
 		}
 	}
@@ -231,6 +258,14 @@ func TestEveryWord(t *testing.T) {
 			t.Errorf("no test of %s", row.Word)
 		}
 	}
+}
+
+// noHBM is a host that has other memory, too.
+func noHBM(kinds []machine.MemoryKind) error {
+	if slices.Equal(kinds, []machine.MemoryKind{machine.HBM}) {
+		return errors.New("no")
+	}
+	return nil
 }
 
 // notTheBeast is a host that can have any limit but one.
@@ -410,6 +445,21 @@ func TestApply(t *testing.T) {
 		if err := req.Validate(); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// A response time is kept of what the guard looks after.
+func TestP99OfAClass(t *testing.T) {
+	t.Parallel()
+	for class, kept := range map[string]bool{"LSE": true, "LS": true, "BE": false} {
+		r := Read(&Pod{Annotations: map[string]string{"berth.dev/p99": "20ms", "berth.dev/class": class}}, "c", Options{Node: true})
+		r.Apply(place.Request{ID: "x", Milli: 2000}, 1)
+		if got := r.Wish.P99 != nil; got != kept || kept != (len(r.Problems) == 0) || kept && *r.Wish.P99 != 0.02 {
+			t.Errorf("%s: kept %t, %v", class, got, Problems(r.Problems))
+		}
+	}
+	if r := Read(&Pod{Annotations: map[string]string{"berth.dev/p99": "20ms"}}, "c", Options{}); told(r) != "not followed" {
+		t.Errorf("without requests: %s", told(r))
 	}
 }
 

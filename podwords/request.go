@@ -82,6 +82,10 @@ func (r *Reading) Apply(base place.Request, threads int) (place.Request, cpuset.
 		w.CPUs = cpuset.Set{}
 	}
 	out := w.over(base)
+	if w.P99 != nil && !out.Class.Traits().Sensitive {
+		impossible("p99", "nobody keeps a response time of class %s, which yields to others", out.Class)
+		r.Wish.P99 = nil
+	}
 	named := out
 	named.ID = cmp.Or(out.ID, r.Container)
 	if err := named.Validate(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -107,7 +108,13 @@ func berthRows() []Row {
 			w.Role = new(place.Role)
 			return w, w.Role.UnmarshalText([]byte(text))
 		}},
-		{System: Berth, Word: berthDomain + "/p99", Means: "nothing on the node sees where a request begins and ends: only the service, or who calls it, can time it"},
+		{System: Berth, Word: berthDomain + "/p99", Means: "the response time that 99 % of its requests are to keep: told to whoever times them", read: func(r *reading, text string) (w Wish, err error) {
+			w.P99 = new(Seconds)
+			if err = w.P99.UnmarshalText([]byte(text)); err == nil && !r.opt.Node {
+				return Wish{}, notFollowed("there are no requests here")
+			}
+			return w, err
+		}},
 	}
 	for _, kind := range ClassKinds() {
 		rows = append(rows, Row{System: Berth, Word: berthDomain + "/" + kind, Means: "the " + kind + " class, of those that the node's configuration defines; none is no class", Strong: []string{"*"}, read: class(kind)})
@@ -255,20 +262,61 @@ func policyRows(system System, domain string) []Row {
 		row("balloon.balloons", "a hint of balloons: the type of balloon to join", word("balloon")),
 		{System: system, Word: domain + "/affinity", Means: "expressions over containers of the node: near whom", read: affinity(1)},
 		{System: system, Word: domain + "/anti-affinity", Means: "the same: far from whom", read: affinity(-1)},
-		row("memory-type", "kinds of memory are not told apart: a container has that of its NUMA nodes", nil),
-		row("cold-start", "kinds of memory are not told apart, and none is added to a running container", nil),
+		row("memory-type", "dram, pmem, hbm, a list of these, or mixed: the NUMA nodes with such memory that are nearest to its CPUs", memoryType),
+		row("cold-start", "to begin on slow memory alone, which is mostly movable and starts no program: with memory-type dram,pmem the kernel moves there what is cold", nil),
 		row("topologyhints", "true, or a list of devices and mounts: the NUMA nodes that these are near to first", near(nearSources)),
 		row("allow.topologyhints", "paths of devices and mounts that count though they are denied", near(nearPaths(func(n *Near) **Paths { return &n.Allow }))),
 		row("deny.topologyhints", "paths of devices and mounts that do not count", near(nearPaths(func(n *Near) **Paths { return &n.Deny }))),
 		row("strict.topologyhints", "true makes these NUMA nodes a condition", near(nearYes(func(n *Near) **bool { return &n.Strict }))),
 		row("pick-resources-by-hints", "true takes own CPUs from the NUMA node of the devices and mounts, if they have one", near(nearYes(func(n *Near) **bool { return &n.Pick }))),
-		row("prefer-cpu-priority", "which cores are fast follows from the class: LSE gets the fastest; berth.dev/coreKind names a kind", nil),
+		row("prefer-cpu-priority", "high prefers the P cores of a hybrid machine, low its E cores; elsewhere the fastest are for class LSE", cpuPriority),
 		row("cpu-class", "the power profile of that name, of CPUs of its own", class("power"), "*"),
-		row("scheduling-class", "it names a class of that system's configuration, which Berth does not read: berth.dev/class says who comes first", nil),
-		row("irq-affinity", "interrupts are not steered", nil),
+		row("scheduling-class", "it names a class of that system's configuration, whose policies outrank all others by priority: berth.dev/class says who comes first", nil),
+		row("irq-affinity", "which CPUs serve an interrupt is a setting of the host for all who use the device, which irqbalance or its operator writes", nil),
 		row("rdtclass", "the cache class of that name", class("cache"), "*"),
 		row("blockioclass", "the I/O class of that name", class("io"), "*"),
 	}
+}
+
+// cpuPriority reads how fast CPUs of its own are to be.
+func cpuPriority(_ *reading, text string) (w Wish, err error) {
+	switch text {
+	case "high":
+		w.CoreKind = machine.KindP
+	case "low":
+		w.CoreKind = machine.KindE
+	case "normal", "none", "default":
+	default:
+		err = fmt.Errorf("%q is none of high, normal, low, none, default", plain.Line(text))
+	}
+	return w, err
+}
+
+// memoryType reads kinds of memory, in any case as that system does.
+func memoryType(r *reading, text string) (w Wish, err error) {
+	if text == "" {
+		return w, nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		var kind machine.MemoryKind
+		if word = strings.TrimSpace(word); strings.EqualFold(word, "mixed") {
+			w.Memory = append(w.Memory, machine.MemoryKinds()...)
+			continue
+		}
+		if kind.UnmarshalText([]byte(word)) != nil {
+			return Wish{}, fmt.Errorf("%q is none of dram, pmem, hbm, mixed", plain.Line(word))
+		}
+		w.Memory = append(w.Memory, kind)
+	}
+	slices.Sort(w.Memory)
+	w.Memory = slices.Compact(w.Memory)
+	if r.opt.Memory == nil {
+		return Wish{}, notFollowed("what memory NUMA nodes have is not known here")
+	}
+	if err := r.opt.Memory(w.Memory); err != nil {
+		return Wish{}, &Problem{Kind: NotFollowed, Err: err}
+	}
+	return w, nil
 }
 
 // lookUp finds the row of a label's or annotation's key; ok is false if the key is none

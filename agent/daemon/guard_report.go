@@ -26,12 +26,12 @@ func (g *Guard) Name(group string) string {
 func (g *Guard) found(all []detect.Finding) {
 	now := time.Now()
 	for _, f := range all {
-		text, _, _ := strings.Cut(f.String(), "\n")
+		report := guard.ReportFinding(now, f, g.party)
 		g.record(context.Background(), api.Event{
-			Event: agent.Event{Time: now, Kind: api.Found, ID: g.Name(f.Victim), Text: text}, Finding: &f,
+			Event: agent.Event{Time: now, Kind: api.Found, ID: g.Name(f.Victim), Text: report.Text()}, Finding: &f,
 		})
 		if g.o.Sink != nil {
-			g.o.Sink.Report(guard.ReportFinding(now, f, g.party))
+			g.o.Sink.Report(report)
 		}
 	}
 }
@@ -39,11 +39,28 @@ func (g *Guard) found(all []detect.Finding) {
 // acted records a step of the guard.
 func (g *Guard) acted(e control.Event) {
 	g.record(context.Background(), api.Event{
-		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.Name(e.Victim), Text: e.String()}, Guard: &e,
+		Event: agent.Event{Time: e.Time, Kind: api.Guarded, ID: g.Name(e.Victim), Text: g.named(e).String()}, Guard: &e,
 	})
 	if g.o.Sink != nil {
 		g.o.Sink.Report(guard.ReportEvent(e, g.party))
 	}
+}
+
+// named is an event with the names of groups in their place, for people.
+func (g *Guard) named(e control.Event) control.Event {
+	name := func(group string) string {
+		if group == "" {
+			return ""
+		}
+		return g.party(group).Name
+	}
+	e.Victim, e.Suspect = name(e.Victim), name(e.Suspect)
+	if e.Action != nil {
+		a := *e.Action
+		a.Group, a.Victim, a.Suspect = name(a.Group), name(a.Victim), name(a.Suspect)
+		e.Action = &a
+	}
+	return e
 }
 
 // party is what is known of a group.

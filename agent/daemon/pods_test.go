@@ -5,8 +5,12 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch/pods"
 )
@@ -55,5 +59,27 @@ func TestWithPods(t *testing.T) {
 	}
 	if p := g.party(groups["batch/job/main"]); p.Pod == nil || p.Pod.Pod != "job" || p.Pod.QoS != pods.BestEffort {
 		t.Errorf("%+v", p)
+	}
+}
+
+// What the guard found and did is told with the names of containers, not the paths of their groups.
+func TestToldByName(t *testing.T) {
+	t.Parallel()
+	var told []api.Event
+	g := &Guard{pods: pods.NewDirectory(fstest.MapFS{}), names: map[string]string{"kubepods/a": "shop/db-0/postgres", "kubepods/b": "batch/job/main"}}
+	g.o.Record = func(e api.Event) { told = append(told, e) }
+	g.found([]detect.Finding{{Victim: "kubepods/a", Suspect: "kubepods/b", Resource: detect.CPU}, {Victim: "kubepods/a", Resource: detect.CPU}})
+	action := control.Action{Remedy: detect.Weight, Group: "kubepods/b", Victim: "kubepods/a", Suspect: "kubepods/b", Limits: cgroup.Limits{Idle: cgroup.On}}
+	g.acted(control.Event{Outcome: control.Applied, Victim: "kubepods/a", Suspect: "kubepods/b", Action: &action})
+	g.acted(control.Event{Outcome: control.GaveUp, Victim: "kubepods/a"})
+	wants := []string{"because of batch/job/main", "", "against batch/job/main", ""}
+	for i, want := range wants {
+		e := told[i]
+		if e.ID != "shop/db-0/postgres" || !strings.Contains(e.Text, "shop/db-0/postgres") || !strings.Contains(e.Text, want) || strings.Contains(e.Text, "kubepods") {
+			t.Errorf("%d: %s: %s", i, e.ID, e.Text)
+		}
+	}
+	if e := told[2].Guard; len(told) != len(wants) || e.Victim != "kubepods/a" || e.Action.Group != "kubepods/b" {
+		t.Errorf("%d events; programs are told of %s, %+v", len(told), e.Victim, e.Action)
 	}
 }

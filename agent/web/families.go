@@ -67,6 +67,7 @@ func families(podLabels bool) []family {
 		{"berth_workload_exclusive_cpus", "CPUs that are the workload's own.", workload()},
 		{"berth_workload_requested_cpus", "CPU time that the workload asked for, in CPUs.", workload()},
 		{"berth_workload_limit", "What Berth lets the workload use, in the unit; absent without a limit.", workload("resource", "unit", "device")},
+		{"berth_workload_p99_limit_seconds", "The response time that 99 % of the workload's requests are to keep, as it says itself.", workload()},
 
 		{"node_context_switches_per_second", "Context switches per second since the scrape before.", nil},
 		{"node_pressure_cpu_waiting_seconds_total", "Time in which at least one task waited for a CPU.", nil},

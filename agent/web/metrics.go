@@ -37,7 +37,6 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
-	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/pods"
@@ -233,17 +232,15 @@ func (s scrape) placed(m api.Machine, stats api.Stats, list []agent.Workload) (s
 	for _, w := range stats.Workloads {
 		figures[w.ID] = w.Figures
 	}
-	limits := make(map[string]*cgroup.Limits, len(list))
-	bandwidths := make(map[string]*agent.Bandwidth, len(list))
+	listed := make(map[string]*agent.Workload, len(list))
 	for i := range list {
-		limits[list[i].ID()] = &list[i].Limits
-		bandwidths[list[i].ID()] = &list[i].Spec.Bandwidth
+		listed[list[i].ID()] = &list[i]
 	}
 	for i := range shown {
 		o := &shown[i]
 		s.workload(o, asked[o.ID], figures[o.ID])
-		if l := limits[o.ID]; l != nil {
-			s.limits(l, bandwidths[o.ID], s.labels(o.ID, o.Class))
+		if w := listed[o.ID]; w != nil {
+			s.limits(w, s.labels(o.ID, o.Class))
 		}
 	}
 	return shown
@@ -252,9 +249,13 @@ func (s scrape) placed(m api.Machine, stats api.Stats, list []agent.Workload) (s
 // usualPeriod is that of a quota without one (cgroup.Limits).
 const usualPeriod = 100 * time.Millisecond
 
-// limits shows what Berth limits of a workload, or of its pod, beside its classes: what is 0 it leaves as found, and less than that is
-// no limit.
-func (s scrape) limits(l *cgroup.Limits, net *agent.Bandwidth, who []string) {
+// limits shows what Berth limits of a workload, or of its pod, beside its classes: what is 0 it leaves
+// as found, and less than that is no limit. The limit of its p99 is its own.
+func (s scrape) limits(w *agent.Workload, who []string) {
+	l, net := &w.Limits, &w.Spec.Bandwidth
+	if w.Spec.P99Seconds > 0 {
+		s.gauge("berth_workload_p99_limit_seconds", w.Spec.P99Seconds, who...)
+	}
 	show := func(resource, unit, device string, value float64) {
 		if value > 0 {
 			s.gauge("berth_workload_limit", value, slices.Concat(who, []string{resource, unit, device})...)

@@ -145,7 +145,7 @@ func limited(context.Context) ([]agent.Workload, error) {
 	}
 	sends := func(id string, l cgroup.Limits) agent.Workload {
 		w := of(id, l)
-		w.Spec.Bandwidth.Send, w.Spec.Bandwidth.Receive = 8e6, 16e6
+		w.Spec.Bandwidth.Send, w.Spec.Bandwidth.Receive, w.Spec.P99Seconds = 8e6, 16e6, 0.02
 		return w
 	}
 	return []agent.Workload{
@@ -170,6 +170,10 @@ func TestLimits(t *testing.T) {
 		`berth_workload_limit{class="LSE",device="",resource="pids",unit="threads",workload="web"} 99`,
 	}
 	if got := r.lines("berth_workload_limit"); !slices.Equal(got, want) {
+		t.Errorf("%s", strings.Join(got, "\n"))
+	}
+	want = []string{`berth_workload_p99_limit_seconds{class="LSE",workload="web"} 0.02`}
+	if got := r.lines("berth_workload_p99_limit_seconds"); !slices.Equal(got, want) {
 		t.Errorf("%s", strings.Join(got, "\n"))
 	}
 	r = newRig(t, MetricsOptions{List: func(context.Context) ([]agent.Workload, error) { return nil, errors.New("no list") }})

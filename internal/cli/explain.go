@@ -162,6 +162,9 @@ func explanation(w *agent.Workload, net *agent.ClassUse, why bool) string {
 	}
 	add("network", bandwidthText(&w.Spec.Bandwidth))
 	add("limits", limitsText(&w.Limits))
+	if p99 := w.Spec.P99Seconds; p99 > 0 {
+		add("p99 to keep", time.Duration(p99*float64(time.Second)).Round(time.Microsecond).String())
+	}
 	for _, a := range r.Memory {
 		if size, ok := strings.CutPrefix(a.Resource, place.HugePagesPrefix); ok {
 			add("huge pages", fmt.Sprintf("%s of %s", place.Bytes(a.Bytes), size))

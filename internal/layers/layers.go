@@ -54,7 +54,7 @@ func Rooms() []Room {
 			"place", "internal/strictyaml",
 			"place/berth", "place/kubelet", "place/koordinator", "place/controlplane", "place/topologyaware", "place/balloons",
 		}, Pure: true},
-		{Path: "podwords", May: []string{"internal/plain", "internal/strictyaml", "cpuset", "place"}, Pure: true},
+		{Path: "podwords", May: []string{"internal/plain", "internal/strictyaml", "cpuset", "machine", "place"}, Pure: true},
 		{Path: "guard/detect", May: []string{"cpuset", "machine", "watch", "internal/plain"}, Pure: true},
 		// 3: wiring
 		{Path: "guard/observe", May: []string{
@@ -124,8 +124,8 @@ func Rooms() []Room {
 		{Path: "internal/cli", May: []string{"*"}},
 		{Path: "cmd/berth", May: []string{"internal/cli"}},
 		// kube is a module of its own: no room of this one may import it
-		{Path: "kube/rivals"},
-		{Path: "kube/nri", May: []string{"agent", "cpuset", "desired", "kernel", "kernel/cgroup", "kernel/power", "kernel/traffic", "machine", "place", "podwords"}},
+		{Path: "kube/rivals", May: []string{"kernel"}},
+		{Path: "kube/nri", May: []string{"agent", "cpuset", "desired", "kernel", "kernel/cgroup", "kernel/power", "kernel/traffic", "machine", "machine/sysfs", "place", "podwords"}},
 		{Path: "kube/metrics", May: []string{
 			"agent", "agent/api", "agent/config", "agent/daemon", "agent/web", "cpuset", "guard/observe", "kernel", "place", "watch/pods",
 		}},

@@ -286,7 +286,7 @@ func TestClasses(t *testing.T) {
 			_, err = h.p.Synchronize(context.Background(), []*api.PodSandbox{db, job, web}, []*api.Container{dbA, jobA, webA})
 			must(t, err)
 			is("after a restart")
-			if got := h.heard.kinds(string(agent.Repaired)); len(got) != 1 {
+			if got := h.heard.kinds(string(agent.Repaired)); len(got) != 1 || !strings.HasPrefix(got[0], "job/a: /"+file+": found ") {
 				t.Errorf("repaired %q", got)
 			}
 

@@ -78,6 +78,15 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
+	if l := batchLimits(&r, request.Class, c); l.milli > 0 {
+		request.LimitMilli = l.milli
+	}
+	if p99 := r.Wish.P99; p99 != nil {
+		a.spec.P99Seconds = float64(*p99)
+	}
+	if kinds := r.Wish.Memory; len(kinds) > 0 && r.Wish.Hints["memory.preserve"] != "true" {
+		a.spec.NearMems, _ = p.memoryOf(kinds) // there are some, or the word has not been followed
+	}
 	if err := p.placeNear(&a, &r, pod, c); err != nil {
 		return a, err
 	}
@@ -99,6 +108,39 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 		err = a.spec.Validate()
 	}
 	return a, err
+}
+
+// limits are what a container may use beside what the kubelet limits; 0 is none.
+type limits struct {
+	milli  int   // CPU time, in thousandths of a CPU
+	memory int64 // in bytes
+}
+
+// batchLimits are those of batch resources, which the kubelet does not know: it limits nothing of a
+// container that has them. Other classes have no such resources.
+func batchLimits(r *podwords.Reading, class place.Class, c *api.Container) (l limits) {
+	if class != place.BE {
+		return l
+	}
+	res := c.GetLinux().GetResources()
+	if cpu := r.Wish.CPULimit; cpu != nil && res.GetCpu().GetQuota().GetValue() <= 0 {
+		l.milli = int(*cpu)
+	}
+	if memory := r.Wish.MemoryLimit; memory != nil && res.GetMemory().GetLimit().GetValue() <= 0 {
+		l.memory = int64(*memory)
+	}
+	return l
+}
+
+// limits are those that a new container is given with its place.
+func (p *Plugin) limits(pod *api.PodSandbox, c *api.Container) limits {
+	r := p.words(pod, c.GetName())
+	if r.Wish.CPULimit == nil && r.Wish.MemoryLimit == nil {
+		return limits{}
+	}
+	res, _, _ := p.resources(pod, c)
+	request, _ := r.Apply(podwords.Kubernetes(res), p.threads)
+	return batchLimits(&r, request.Class, c)
 }
 
 // fewestNodes is on how many NUMA nodes so many CPUs could be, were all of them free.

@@ -2,12 +2,16 @@ package nri
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
@@ -164,5 +168,87 @@ func TestSharesOf(t *testing.T) {
 		if got := sharesOf(milli); got != want {
 			t.Errorf("shares of %dm: %d, want %d", milli, got, want)
 		}
+	}
+}
+
+// What happens to the node says first whose it is: the container, or the pod around its group.
+func TestWhose(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "1s1n4c1t")
+	p := open(t, opt)
+	p.name("c1", &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: "default/web/a~uid-web"}, Group: "kubepods/podx/c1"}})
+	step := &kernel.StepError{Step: kernel.Step{Path: "sys/fs/cgroup/kubepods/podx/c1/cpu.max"}, Err: errors.New("no")}
+	for name, c := range map[string]struct {
+		tell func()
+		want string // namespace, pod, container, text
+	}{
+		"a name":            {func() { p.tellNode(agent.Event{ID: "default/web/b", Text: "CPUs 2"}) }, "default web b CPUs 2"},
+		"a name of several": {func() { p.tellNode(agent.Event{ID: "default/web/a~uid-web", Text: "CPUs 2"}) }, "default web a CPUs 2"},
+		"a job's":           {func() { p.tellNode(agent.Event{ID: "job", Text: "CPUs 2"}) }, "  job CPUs 2"},
+		"a file":            {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/podx/c1/cpu.idle", Text: "0"}) }, "default web a /sys/fs/cgroup/kubepods/podx/c1/cpu.idle: 0"},
+		"of its pod":        {func() { p.tellNode(agent.Event{Object: "/sys/fs/cgroup/kubepods/podx/cpu.idle", Text: "0"}) }, "default web  /sys/fs/cgroup/kubepods/podx/cpu.idle: 0"},
+		"of nobody":         {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
+		"both":              {func() { p.tellNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
+		"neither":           {func() { p.tellNode(agent.Event{Text: "gone"}) }, "   gone"},
+		"a write":           {func() { p.tellFailed(fmt.Errorf("repair: %w", step)) }, "default web a repair: " + step.Error()},
+		"an error":          {func() { p.tellFailed(errors.New("no")) }, "   no"},
+	} {
+		before := len(heard.all)
+		c.tell()
+		if len(heard.all) != before+1 {
+			t.Fatalf("%s: %v", name, heard.all[before:])
+		}
+		e := heard.all[before]
+		if got := fmt.Sprintf("%s %s %s %s", e.Namespace, e.Pod, e.Container, e.Text); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// What batch resources limit of a container the runtime is told with its place, unless the kubelet
+// limits it.
+func TestBatchLimits(t *testing.T) {
+	t.Parallel()
+	const word = "node.koordinator.sh/extended-resource-spec"
+	const both = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "1Gi"}}}}`
+	for name, c := range map[string]struct {
+		words  map[string]string
+		change func(*api.LinuxResources)
+		want   string // quota, period, memory limit
+		limit  int    // of the request
+	}{
+		"both":             {map[string]string{word: both}, nil, "150000 100000 1073741824", 1500},
+		"little CPU time":  {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1}}}}`}, nil, "1000 100000 0", 1},
+		"memory":           {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": 4096}}}}`}, nil, "0 0 4096", 0},
+		"another's":        {map[string]string{word: `{"containers": {"b": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}, nil, "0 0 0", 0},
+		"none":             {nil, nil, "0 0 0", 0},
+		"of another class": {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "0 0 0", 0},
+		"the kubelet's": {map[string]string{word: both}, func(r *api.LinuxResources) {
+			r.Cpu.Quota, r.Memory = api.Int64(int64(20000)), &api.LinuxMemory{Limit: api.Int64(int64(5))}
+		}, "0 0 0", 200},
+		"no quota of the kubelet's": {map[string]string{word: both}, func(r *api.LinuxResources) { r.Cpu.Quota = api.Int64(int64(-1)) }, "150000 100000 1073741824", 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opt, _ := options(t, "1s1n4c1t")
+			p := open(t, opt)
+			q := pod("job", c.words)
+			q.Linux.CgroupParent = "/kubepods/besteffort/podjob"
+			box := container(q, "a", 0)
+			if c.change != nil {
+				c.change(box.Linux.Resources)
+			}
+			adjust, _, err := p.CreateContainer(context.Background(), q, box)
+			must(t, err)
+			res := adjust.GetLinux().GetResources()
+			if got := fmt.Sprint(res.GetCpu().GetQuota().GetValue(), res.GetCpu().GetPeriod().GetValue(), res.GetMemory().GetLimit().GetValue()); got != c.want {
+				t.Errorf("quota, period, memory: %s, want %s", got, c.want)
+			}
+			w, err := p.node.Get(context.Background(), "default/job/a")
+			must(t, err)
+			if w.Spec.Request.LimitMilli != c.limit {
+				t.Errorf("it may use %d thousandths of a CPU, want %d", w.Spec.Request.LimitMilli, c.limit)
+			}
+		})
 	}
 }

@@ -79,17 +79,28 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.tell(about(Rejected, pod, c, "%v", err))
 		return refuse(err)
 	}
-	return adjustment(own), updates, nil
+	return adjustment(own, p.limits(pod, c)), updates, nil
 }
 
+// The period of a quota that the kubelet sets, and the least quota that the kernel takes; both in
+// microseconds.
+const quotaPeriod, leastQuota = 100_000, 1000
+
 // adjustment is what a new container is to have.
-func adjustment(own resources) *api.ContainerAdjustment {
+func adjustment(own resources, l limits) *api.ContainerAdjustment {
 	adjust := &api.ContainerAdjustment{}
 	if !own.cpus.IsEmpty() {
 		adjust.SetLinuxCPUSetCPUs(own.cpus.String())
 	}
 	if !own.mems.IsEmpty() {
 		adjust.SetLinuxCPUSetMems(own.mems.String())
+	}
+	if l.milli > 0 {
+		adjust.SetLinuxCPUQuota(max(int64(l.milli)*quotaPeriod/1000, leastQuota))
+		adjust.SetLinuxCPUPeriod(quotaPeriod)
+	}
+	if l.memory > 0 {
+		adjust.SetLinuxMemoryLimit(l.memory)
 	}
 	return adjust
 }

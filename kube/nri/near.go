@@ -122,13 +122,7 @@ func isData(m *api.Mount, pod string) bool {
 // deviceBelow is the number of the block device of the file system that a path lies in, "" if
 // none. It looks at no file: one on a dead server would hold up the handler.
 func deviceBelow(mounts []kernel.Mount, name string) string {
-	rel := strings.TrimPrefix(path.Clean(name), "/")
-	var at *kernel.Mount
-	for i := range mounts {
-		if m := &mounts[i]; (m.Dir == "." || kernel.Within(rel, m.Dir)) && (at == nil || at.Dir == "." || kernel.Within(m.Dir, at.Dir)) {
-			at = m // of those at the same place, the last one lies above
-		}
-	}
+	at := kernel.MountOf(mounts, strings.TrimPrefix(path.Clean(name), "/"))
 	if at == nil || strings.HasPrefix(at.Device, "0:") {
 		return ""
 	}

@@ -156,7 +156,7 @@ func (p *Plugin) workload(container string) (id string, ok bool) {
 func (p *Plugin) name(container string, w *agent.Workload) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container], p.names[w.ID()] = named{id: w.ID(), pod: w.Spec.Request.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
+	p.ids[container], p.names[w.ID()] = named{id: w.ID(), pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
 }
 
 func (p *Plugin) forget(container string) {

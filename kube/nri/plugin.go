@@ -130,7 +130,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		site, err := p.surround(root)
 		return p.table, site, err
 	}
-	o.Events = func(e agent.Event) { p.tell(Event{Kind: string(e.Kind), Container: e.ID, Text: e.Text}) }
+	o.Events = p.tellNode
 	if p.node, err = agent.Open(ctx, o); err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (p *Plugin) surround(root *kernel.Root) (agent.Site, error) {
 		p.table.idle = false
 		p.tell(Event{Kind: string(agent.Failed), Text: "best effort is not idle: " + why})
 	}
-	p.table.failed = func(err error) { p.tell(Event{Kind: string(agent.Failed), Text: err.Error()}) }
+	p.table.failed = p.tellFailed
 	return site, nil
 }
 

@@ -23,7 +23,8 @@ import (
 // named is the workload of a container that the runtime has.
 type named struct {
 	id, pod string // the pod's UID
-	held    bool   // the place stays when the container ends
+	group   string
+	held    bool // the place stays when the container ends
 	classes map[agent.ClassKind]string
 	limited bool // in what it sends or receives
 	joined  bool // it has what they have in its control group
@@ -251,7 +252,7 @@ func (p *Plugin) end(ctx context.Context, waiting []string) {
 	for _, id := range waiting {
 		err := p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, id, agent.Keep) })
 		if err != nil && !isGone(err) {
-			p.tell(Event{Kind: string(agent.Failed), Container: id, Text: fmt.Sprintf("its CPUs are not given back yet: %v", err)})
+			p.tell(whoseID(id).event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 			continue
 		}
 		p.mu.Lock()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
-	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -53,7 +52,7 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 // repair compares what is written besides what the runtime is told.
 func (p *Plugin) repair(ctx context.Context) {
 	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
-		p.tell(Event{Kind: string(agent.Failed), Text: err.Error()})
+		p.tellFailed(err)
 	}
 }
 

@@ -1,10 +1,15 @@
 package nri
 
 import (
+	"errors"
 	"fmt"
+	"path"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
@@ -118,6 +123,56 @@ type whose struct{ namespace, pod, uid, sandbox, container string }
 
 func whoseOf(pod *api.PodSandbox, c *api.Container) whose {
 	return whose{pod.GetNamespace(), pod.GetName(), pod.GetUid(), pod.GetId(), c.GetName()}
+}
+
+// whoseID is whose a workload is by its name (workloadID).
+func whoseID(id string) whose {
+	name, _, _ := strings.Cut(id, "~")
+	parts := strings.Split(name, "/")
+	if len(parts) != 3 {
+		return whose{container: id} // one of berth run
+	}
+	return whose{namespace: parts[0], pod: parts[1], container: parts[2]}
+}
+
+// whoseFile is the container whose group a file is in or, of a group around it, its pod.
+func (p *Plugin) whoseFile(file string) (w whose) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.ids {
+		of := whoseID(n.id)
+		switch {
+		case strings.Contains(file, "/"+n.group+"/"):
+			return of
+		case strings.Contains(file, "/"+path.Dir(n.group)+"/"):
+			w = whose{namespace: of.namespace, pod: of.pod}
+		}
+	}
+	return w
+}
+
+// tellNode tells what happened to the node: first whose it is, then the file.
+func (p *Plugin) tellNode(e agent.Event) {
+	w, text := whose{}, e.Text
+	if e.ID != "" {
+		w = whoseID(e.ID)
+	}
+	if e.Object != "" {
+		file := "/" + strings.TrimPrefix(e.Object, "/")
+		if text = file + ": " + text; e.ID == "" {
+			w = p.whoseFile(file)
+		}
+	}
+	p.tell(w.event(string(e.Kind), text))
+}
+
+// tellFailed tells what failed, and whose it is if it is a write.
+func (p *Plugin) tellFailed(err error) {
+	w := whose{}
+	if step, ok := errors.AsType[*kernel.StepError](err); ok {
+		w = p.whoseFile("/" + step.Step.Path)
+	}
+	p.tell(w.event(string(agent.Failed), err.Error()))
 }
 
 func (w whose) event(kind, text string) Event {

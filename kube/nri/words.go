@@ -7,6 +7,9 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/machine"
+	"berth.dev/berth/machine/sysfs"
 	"berth.dev/berth/podwords"
 )
 
@@ -37,7 +40,20 @@ func (p *Plugin) SetWords(w Words) error {
 func (p *Plugin) words(pod *api.PodSandbox, container string) podwords.Reading {
 	w := p.wording.Load()
 	of := podwords.Pod{Namespace: pod.GetNamespace(), Name: pod.GetName(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(), HostNetwork: hasHostNetwork(pod)}
-	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class, Bandwidth: p.bandwidth, Node: true})
+	memory := func(kinds []machine.MemoryKind) error {
+		_, err := p.memoryOf(kinds)
+		return err
+	}
+	return podwords.Read(&of, container, podwords.Options{Rules: w.Rules, Hints: w.Hints, Class: p.class, Bandwidth: p.bandwidth, Memory: memory, Node: true})
+}
+
+// memoryOf are the NUMA nodes with each of these kinds of memory.
+func (p *Plugin) memoryOf(kinds []machine.MemoryKind) ([]cpuset.Set, error) {
+	all, err := sysfs.ReadMemories(p.opt.Node.Root.FS())
+	if err != nil {
+		return nil, err
+	}
+	return all.Nodes(kinds)
 }
 
 // hasHostNetwork reports whether a pod is known to have the host's network: its runtime tells its

@@ -10,7 +10,10 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+
+	"berth.dev/berth/kernel"
 )
 
 // Rival is somebody else who sets CPUs or memory nodes of containers.
@@ -18,7 +21,7 @@ type Rival struct {
 	Who    string // "the kubelet's CPU manager"
 	Why    string // what says so
 	Remedy string // what to change
-	Unsure bool   // a process of anybody's, of a pod or a user, says so by its name
+	Unsure bool   // only the name of a process says so, and that process could set no CPUs
 }
 
 // Error says all of it.
@@ -56,20 +59,65 @@ func Find(host fs.FS) (all []Rival, err error) {
 // kubeletDir is where the kubelet has its state unless --root-dir says another directory.
 const kubeletDir = "var/lib/kubelet"
 
-// ofHost reports whether a process is root's and in no PID namespace but the host's: pods and users
-// name their programs as they like.
-func ofHost(host fs.FS, pid string) bool {
+// process is what a process may do: anybody names programs as he likes.
+type process struct {
+	root     bool // its user is root, of the host's users, in all respects
+	admin    bool // and it has CAP_SYS_ADMIN, as what writes to control groups of others has
+	hostPIDs bool // it is in no PID namespace but the host's
+}
+
+// capSysAdmin is the bit of CAP_SYS_ADMIN (capabilities(7)).
+const capSysAdmin = 21
+
+// processOf reads status and uid_map of a process (user_namespaces(7)): the map is that of the
+// users of a host only in the first user namespace. A link in ns would tell, too, but only those
+// who may trace the process.
+func processOf(host fs.FS, pid string) (p process) {
 	status, _ := fs.ReadFile(host, path.Join("proc", pid, "status"))
-	user, spaces := "", 0
+	users, _ := fs.ReadFile(host, path.Join("proc", pid, "uid_map"))
+	var root, admin bool
 	for line := range strings.Lines(string(status)) {
-		switch fields := strings.Fields(line); {
-		case strings.HasPrefix(line, "Uid:") && len(fields) > 1:
-			user = fields[1]
-		case strings.HasPrefix(line, "NSpid:"): // its numbers, one in each PID namespace that it is in
-			spaces = len(fields) - 1
+		key, value, _ := strings.Cut(line, ":")
+		switch fields := strings.Fields(value); {
+		case len(fields) == 0:
+		case key == "Uid": // real, effective, saved, of file systems
+			root = slices.Equal(fields, []string{"0", "0", "0", "0"})
+		case key == "CapEff":
+			caps, err := strconv.ParseUint(fields[0], 16, 64)
+			admin = err == nil && caps&(1<<capSysAdmin) != 0
+		case key == "NSpid": // its numbers, one in each PID namespace that it is in
+			p.hostPIDs = len(fields) == 1
 		}
 	}
-	return user == "0" && spaces == 1
+	p.root = root && slices.Equal(strings.Fields(string(users)), []string{"0", "0", "4294967295"})
+	p.admin = p.root && admin
+	return p
+}
+
+// policyPlugin is what the kernel calls nri-plugins' policies. Their pods have no capabilities.
+const policyPlugin = "nri-resource-po"
+
+// pluginDir is where runtimes listen for plugins.
+const pluginDir = "run/nri"
+
+// plugs reports whether a process sees that directory of the host: its pod was given it.
+func plugs(host fs.FS, pid string) bool {
+	dir := kernel.MountOf(mountsOf(host, "1"), pluginDir)
+	if dir == nil {
+		return false
+	}
+	rel := "/" + pluginDir
+	if dir.Dir != "." {
+		rel = strings.TrimPrefix(rel, "/"+dir.Dir)
+	}
+	name := path.Join(dir.Root, rel) // in its file system
+	return slices.ContainsFunc(mountsOf(host, pid), func(m kernel.Mount) bool { return m.Device == dir.Device && kernel.Within(name, m.Root) })
+}
+
+func mountsOf(host fs.FS, pid string) []kernel.Mount {
+	text, _ := fs.ReadFile(host, path.Join("proc", pid, "mountinfo"))
+	all, _ := kernel.ParseMounts(string(text)) // what cannot be read shows nothing
+	return all
 }
 
 // rootDir is the directory of a kubelet's state, "" if it is that of all others. Of a flag that is
@@ -141,7 +189,7 @@ func running(host fs.FS) (all []Rival, dirs []string, err error) {
 	dirs = []string{kubeletDir}
 	programs := map[string]Rival{
 		"koordlet":        {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or its features CPUSetAllocator and BECPUSuppress"},
-		"nri-resource-po": {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
+		policyPlugin:      {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
 		"cri-resmgr":      {Who: "CRI Resource Manager", Remedy: "have the kubelet use the runtime's own socket, and end cri-resmgr"},
 		"cpu-control-pla": {Who: "Intel's CPU control plane", Remedy: "remove it from this node"},
 	}
@@ -162,15 +210,19 @@ func running(host fs.FS) (all []Rival, dirs []string, err error) {
 			continue // it has ended
 		}
 		name := strings.TrimSpace(string(comm))
-		if r, ok := programs[name]; ok {
-			r.Why, r.Unsure = "process "+e.Name(), !ofHost(host, e.Name())
-			all = append(all, r)
-		}
-		if name != "kubelet" || !ofHost(host, e.Name()) {
+		r, rival := programs[name]
+		if !rival && name != "kubelet" {
 			continue
 		}
-		if dir := rootDir(host, e.Name()); dir != "" && !slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
+		switch p := processOf(host, e.Name()); {
+		case rival:
+			r.Why = "process " + e.Name()
+			r.Unsure = !p.admin && !(name == policyPlugin && p.root && plugs(host, e.Name())) // the runtime writes for a plugin
+			all = append(all, r)
+		case p.admin && p.hostPIDs: // a path of a container's is none of the host's
+			if dir := rootDir(host, e.Name()); dir != "" && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
 		}
 	}
 	return all, dirs, err

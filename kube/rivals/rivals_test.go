@@ -24,17 +24,6 @@ func TestFind(t *testing.T) {
 			"var/lib/kubelet/cpu_manager_state":    `{"policyName":"static","defaultCpuSet":"0-7","entries":{},"data":"{}","checksum":1}`,
 			"var/lib/kubelet/memory_manager_state": `{"policyName":"Static"}`,
 		}, []string{"cpuManagerPolicy: none", "memoryManagerPolicy: None"}},
-		"static, elsewhere": {map[string]string{
-			"proc/40/comm": "kubelet\n", "proc/40/status": "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t40\n", "proc/40/cmdline": "/usr/bin/kubelet\x00--v=2\x00--root-dir=/data/kubelet/\x00",
-			"proc/41/comm": "kubelet\n", "proc/41/status": "Uid:\t0\t0\t0\t0\nNSpid:\t41\n", "proc/41/cmdline": "kubelet\x00--root-dir=/data\x00--root-dir\x00/other\x00",
-			"data/kubelet/cpu_manager_state": `{"policyName":"static"}`, "other/cpu_manager_state": `{"policyName":"static"}`,
-		}, []string{"/data/kubelet/cpu_manager_state", "/other/cpu_manager_state"}},
-		"a kubelet of a pod, or of a user": {map[string]string{
-			"proc/40/comm": "kubelet\n", "proc/40/status": "Uid:\t0\t0\t0\t0\nNSpid:\t40\t7\n", "proc/40/cmdline": "kubelet\x00--root-dir=/data\x00",
-			"proc/41/comm": "kubelet\n", "proc/41/status": "Uid:\t1000\t0\t0\t0\nNSpid:\t41\n", "proc/41/cmdline": "kubelet\x00--root-dir=/data\x00",
-			"proc/42/comm": "kubelet\n", "proc/42/status": "Uid:\t0\t0\t0\t0\nNSpid:\t42\n", "proc/42/cmdline": "kubelet\x00--root-dir=data\x00--root-dir\x00",
-			"proc/43/comm": "kubelet\n", "data/cpu_manager_state": `{"policyName":"static"}`,
-		}, nil},
 		"others": {map[string]string{
 			"opt/nri/plugins/50-balloons": "", "proc/31/comm": "koordlet\n", "proc/32/comm": "nri-resource-po\n", "proc/33/comm": "tuned\n",
 			"etc/tuned/active_profile": "cpu-partitioning\n",
@@ -57,15 +46,99 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Only root's process in the host's PID namespace is surely what its name says.
+// played is a process as the kernel tells of it.
+type played struct {
+	name, uids, caps, pids, users string
+	mounts                        string // besides its own file system
+}
+
+func (p played) on(host fstest.MapFS, pid string) {
+	for file, text := range map[string]string{
+		"comm":      p.name + "\n",
+		"status":    "Name:\t" + p.name + "\nUid:\t" + p.uids + "\nNSpid:\t" + p.pids + "\nCapEff:\t" + p.caps + "\n",
+		"uid_map":   p.users,
+		"mountinfo": p.mounts,
+	} {
+		host["proc/"+pid+"/"+file] = &fstest.MapFile{Data: []byte(text)}
+	}
+}
+
+const (
+	rootUser = "0\t0\t0\t0"
+	allCaps  = "000001ffffffffff"
+	podCaps  = "00000000a80425fb" // what a runtime gives who asks for nothing
+	hostMap  = "         0          0 4294967295\n"
+	podMap   = "         0      65536      65536\n"
+
+	hostMounts = "20 1 254:1 / / rw - ext4 /dev/vda1 rw\n21 20 0:25 / /run rw - tmpfs tmpfs rw\n"
+	podMounts  = "90 80 0:60 / / rw - overlay overlay rw\n91 90 0:61 / /run rw - tmpfs tmpfs rw\n92 90 254:1 /var/lib/kubelet/pods/1/volumes/run/nri /run/nri rw - ext4 /dev/vda1 rw\n"
+	nriMount   = podMounts + "93 90 0:25 /nri /var/run/nri rw - tmpfs tmpfs rw\n"
+)
+
+// A name makes nobody a rival: anybody names programs as he likes.
 func TestUnsure(t *testing.T) {
 	t.Parallel()
-	for status, unsure := range map[string]bool{
-		"Uid:\t0\t0\t0\t0\nNSpid:\t40\n": false, "Uid:\t0\t0\t0\t0\nNSpid:\t40\t7\n": true, "Uid:\t1000\t0\t0\t0\nNSpid:\t40\n": true, "": true,
+	for name, c := range map[string]struct {
+		p    played
+		sure bool
+	}{
+		"a privileged pod":                   {played{"koordlet", rootUser, allCaps, "40 7", hostMap, podMounts}, true},
+		"with the host's PIDs":               {played{"koordlet", rootUser, allCaps, "40", hostMap, podMounts}, true},
+		"a service":                          {played{"cri-resmgr", rootUser, allCaps, "40", hostMap, hostMounts}, true},
+		"a control plane":                    {played{"cpu-control-pla", rootUser, allCaps, "40 1", hostMap, podMounts}, true},
+		"any pod":                            {played{"koordlet", rootUser, podCaps, "40 7", hostMap, podMounts}, false},
+		"any pod with the host's PIDs":       {played{"koordlet", rootUser, podCaps, "40", hostMap, podMounts}, false},
+		"a pod with users of its own":        {played{"koordlet", "65536\t65536\t65536\t65536", allCaps, "40 7", podMap, podMounts}, false},
+		"the same, as its reader sees it":    {played{"koordlet", rootUser, allCaps, "40 7", podMap, podMounts}, false},
+		"a user":                             {played{"koordlet", "1000\t1000\t1000\t1000", "0", "40", hostMap, hostMounts}, false},
+		"a user's link to a setuid program":  {played{"cri-resmgr", "1000\t0\t0\t0", allCaps, "40", hostMap, hostMounts}, false},
+		"nothing known":                      {played{name: "koordlet"}, false},
+		"no number":                          {played{"koordlet", rootUser, "lots", "40", hostMap, ""}, false},
+		"a plugin":                           {played{"nri-resource-po", rootUser, "0", "40 1", hostMap, nriMount}, true},
+		"a plugin that sees all of it":       {played{"nri-resource-po", rootUser, "0", "40 1", hostMap, podMounts + "93 90 0:25 / /host/run rw - tmpfs tmpfs rw\n"}, true},
+		"a plugin that is a service":         {played{"nri-resource-po", rootUser, "0", "40", hostMap, hostMounts}, true},
+		"a pod of a plugin's name":           {played{"nri-resource-po", rootUser, podCaps, "40 1", hostMap, podMounts}, false},
+		"a user of a plugin's name":          {played{"nri-resource-po", "1000\t1000\t1000\t1000", "0", "40", hostMap, hostMounts}, false},
+		"no pod but with a directory beside": {played{"nri-resource-po", rootUser, podCaps, "40 1", hostMap, podMounts + "93 90 0:25 /nri-of-mine /run/nri rw - tmpfs tmpfs rw\n"}, false},
+		"a koordlet that only sees runtimes": {played{"koordlet", rootUser, podCaps, "40 1", hostMap, nriMount}, false},
 	} {
-		all, err := Find(fstest.MapFS{"proc/40/comm": {Data: []byte("koordlet\n")}, "proc/40/status": {Data: []byte(status)}, "opt/nri/plugins/50-balloons": {}})
-		if err != nil || len(all) != 2 || all[0].Unsure || all[1].Unsure != unsure {
-			t.Errorf("%q: %+v, %v", status, all, err)
+		host := fstest.MapFS{"proc/1/mountinfo": {Data: []byte(hostMounts)}, "opt/nri/plugins/50-balloons": {}}
+		c.p.on(host, "40")
+		all, err := Find(host)
+		if err != nil || len(all) != 2 || all[0].Unsure || all[1].Unsure == c.sure {
+			t.Errorf("%s: %+v, %v, sure %t", name, all, err, c.sure)
+		}
+	}
+	host := fstest.MapFS{}
+	played{"nri-resource-po", rootUser, "0", "40 1", hostMap, nriMount}.on(host, "40")
+	if all, err := Find(host); err != nil || len(all) != 1 || !all[0].Unsure {
+		t.Errorf("the host's mounts are not known: %+v, %v", all, err)
+	}
+}
+
+// A kubelet of the host has its state where it says; one of a pod, or a user, says nothing.
+func TestStateElsewhere(t *testing.T) {
+	t.Parallel()
+	const slash = "kubelet\x00--v=2\x00--root-dir=/data/\x00"
+	for name, c := range map[string]struct {
+		p       played
+		cmdline string
+		found   bool
+	}{
+		"the host's":           {played{"kubelet", rootUser, allCaps, "40", hostMap, ""}, slash, true},
+		"the last counts":      {played{"kubelet", rootUser, allCaps, "40", hostMap, ""}, "kubelet\x00--root-dir=/other\x00--root-dir\x00/data\x00", true},
+		"no path":              {played{"kubelet", rootUser, allCaps, "40", hostMap, ""}, "kubelet\x00--root-dir=data\x00--root-dir\x00", false},
+		"a privileged pod's":   {played{"kubelet", rootUser, allCaps, "40 7", hostMap, ""}, slash, false},
+		"a pod's":              {played{"kubelet", rootUser, podCaps, "40", hostMap, ""}, slash, false},
+		"a user's":             {played{"kubelet", "1000\t1000\t1000\t1000", "0", "40", hostMap, ""}, slash, false},
+		"of another user root": {played{"kubelet", rootUser, allCaps, "40", podMap, ""}, slash, false},
+		"of another name":      {played{"kubelets", rootUser, allCaps, "40", hostMap, ""}, slash, false},
+	} {
+		host := fstest.MapFS{"proc/40/cmdline": {Data: []byte(c.cmdline)}, "data/cpu_manager_state": {Data: []byte(`{"policyName":"static"}`)}}
+		c.p.on(host, "40")
+		all, err := Find(host)
+		if err != nil || (len(all) == 1) != c.found || c.found && !strings.Contains(all[0].Why, "/data/cpu_manager_state") {
+			t.Errorf("%s: %+v, %v", name, all, err)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (k *task) fresh(base cpuset.Set, n int) (own cpuset.Set, err error) {
 // in how fast they are made to be: the fastest for LSE, the slowest for BE.
 func (k *task) bySpeed(from, own cpuset.Set, n int) cpuset.Set {
 	speeds := k.t.Speeds()
-	if len(speeds) < 2 || k.r.CoreKind != "" || k.r.Class != place.LSE && k.r.Class != place.BE {
+	if len(speeds) < 2 || k.r.CoreKind != "" && !k.t.OfKind(k.r.CoreKind).IsEmpty() || k.r.Class != place.LSE && k.r.Class != place.BE {
 		return own
 	}
 	word := "fastest"

@@ -54,16 +54,17 @@ func TestCoresBySpeed(t *testing.T) {
 		r     place.Request
 		own   string
 	}{
-		"LSE on a P core":               {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.LSE, 1), "0"},
-		"BE on an E core":               {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.BE, 1), "4"},
-		"BE on two":                     {[]int{2, 2, 1, 1, 1, 1}, kinds, "0", of(place.BE, 2), "4-5"},
-		"LSE asks for an E core":        {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", kindE, "4"},
-		"more than there are":           {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.LSE, 5), "0-4"},
-		"LSR as without":                {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.LSR, 1), "4"},
-		"LSE by base frequency":         {[]int{1, 1, 1, 1, 1, 1, 1, 1}, base, "0", of(place.LSE, 2), "5-6"},
-		"LSE by capacity":               {[]int{1, 1, 1, 1, 1, 1, 1, 1}, big, "0", of(place.LSE, 1), "6"},
-		"BE by capacity":                {[]int{1, 1, 1, 1, 1, 1, 1, 1}, big, "7", of(place.BE, 1), "0"},
-		"LSE where all cores are alike": {[]int{1, 1, 1, 1}, func(*machine.Machine) {}, "0", of(place.LSE, 1), "1"},
+		"LSE on a P core":                {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.LSE, 1), "0"},
+		"BE on an E core":                {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.BE, 1), "4"},
+		"BE on two":                      {[]int{2, 2, 1, 1, 1, 1}, kinds, "0", of(place.BE, 2), "4-5"},
+		"LSE asks for an E core":         {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", kindE, "4"},
+		"more than there are":            {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.LSE, 5), "0-4"},
+		"LSR as without":                 {[]int{2, 2, 1, 1, 1, 1}, kinds, "7", of(place.LSR, 1), "4"},
+		"LSE by base frequency":          {[]int{1, 1, 1, 1, 1, 1, 1, 1}, base, "0", of(place.LSE, 2), "5-6"},
+		"LSE asks for a kind of another": {[]int{1, 1, 1, 1, 1, 1, 1, 1}, base, "0", kindE, "5"},
+		"LSE by capacity":                {[]int{1, 1, 1, 1, 1, 1, 1, 1}, big, "0", of(place.LSE, 1), "6"},
+		"BE by capacity":                 {[]int{1, 1, 1, 1, 1, 1, 1, 1}, big, "7", of(place.BE, 1), "0"},
+		"LSE where all cores are alike":  {[]int{1, 1, 1, 1}, func(*machine.Machine) {}, "0", of(place.LSE, 1), "1"},
 	} {
 		m := hybrid(tc.cores)
 		tc.speed(m)

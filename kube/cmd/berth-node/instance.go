@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"path"
 	"strings"
 	"sync/atomic"
 
@@ -43,7 +44,7 @@ func (f *nriFlags) open(ctx context.Context, root *kernel.Root, c *config.NodeCo
 		logEvent(log, e)
 		if ready.Load() {
 			in.cluster.tell(&e)
-			in.watch.note(e.Kind, e.Container, e.Text)
+			in.watch.note(e.Kind, path.Join(e.Namespace, e.Pod, e.Container), e.Text)
 		}
 	}
 	if in.plugin, err = nri.New(ctx, opt); err != nil {

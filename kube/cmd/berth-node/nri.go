@@ -111,8 +111,8 @@ wrong usage.`,
 	return cmd
 }
 
-// rivals refuses to work beside others who set CPUs, and warns of processes that only have such a
-// name: any pod's may.
+// rivals refuses to work beside others who set CPUs, and warns of processes that only have the name
+// of one: any pod's may.
 func (f *nriFlags) rivals(cmd *cobra.Command, host fs.FS) error {
 	all, err := rivals.Find(host)
 	errs := []error{err}

@@ -114,10 +114,13 @@ func TestCheck(t *testing.T) {
 // A process that only has a rival's name, a pod's or a user's, keeps nobody from starting.
 func TestUnsureRival(t *testing.T) {
 	t.Parallel()
-	for status, code := range map[string]int{"Uid:\t0\nNSpid:\t40\n": 1, "Uid:\t0\nNSpid:\t40 7\n": 2, "Uid:\t1000\nNSpid:\t40\n": 2} {
+	for status, code := range map[string]int{"Uid:\t0 0 0 0\nCapEff:\t200000\n": 1, "Uid:\t0 0 0 0\nCapEff:\ta80425fb\n": 2, "Uid:\t1000 0 0 0\nCapEff:\t200000\n": 2} {
 		root := t.TempDir()
-		dir := filepath.Join(root, "proc/40")
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "comm"), []byte("koordlet\n"), 0o644), os.WriteFile(filepath.Join(dir, "status"), []byte(status), 0o644)); err != nil {
+		err := os.MkdirAll(filepath.Join(root, "proc/40"), 0o755)
+		for file, text := range map[string]string{"comm": "koordlet\n", "status": status, "uid_map": "0 0 4294967295\n"} {
+			err = errors.Join(err, os.WriteFile(filepath.Join(root, "proc/40", file), []byte(text), 0o644))
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		_, errs, got := berthNode(t, "nri", "--root", root, "--rules", filepath.Join(root, "none")) // wrong usage ends one that would start
