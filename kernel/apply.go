@@ -219,7 +219,7 @@ func missing(enable, list string) []string {
 // meanwhile stays, and is ErrChanged.
 func (r *Root) readBack(e *entry, log *UndoLog) error {
 	var shown string
-	for range 20 {
+	for try := 0; try < 20 || try < 2000 && onTheWay(e.Format, shown, e.Value); try++ { // tasks freeze once they run
 		text, err := r.read(e.Path)
 		if err != nil {
 			return err

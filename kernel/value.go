@@ -43,7 +43,12 @@ func owns(f Format, text, value string) bool {
 	if len(have) == 0 || len(want) == 0 {
 		return len(have) == len(want)
 	}
-	return have[0] == want[0] || have[0] == "FREEZING" && want[0] == "FROZEN"
+	return have[0] == want[0] || onTheWay(f, text, value)
+}
+
+// onTheWay reports whether the kernel has begun to reach a State, and will.
+func onTheWay(f Format, text, value string) bool {
+	return f == State && strings.TrimSpace(text) == "FREEZING" && strings.TrimSpace(value) == "FROZEN"
 }
 
 // line returns the part of a file's text that step s concerns: all of it, or
