@@ -22,11 +22,13 @@ type queueHost struct {
 	waited []time.Duration // by tasks of the victim that got the CPU in this window
 	by     map[string]time.Duration
 	queued time.Duration
+	slice  time.Duration // for which a task has the CPU while others wait
 }
 
 const (
 	tickStep = 250 * time.Microsecond
-	slice    = 4 * time.Millisecond
+	// longSlice is that of a kernel that looks every 4 ms, shortSlice about that of one with a timer for it.
+	longSlice, shortSlice = 4 * time.Millisecond, 1500 * time.Microsecond
 	// balanceEvery is about how often two busy CPUs of a kernel compare their loads.
 	balanceEvery = 32 * time.Millisecond
 )
@@ -40,6 +42,8 @@ type queueGroup struct {
 	used    time.Duration
 	begun   bool
 	queued  int // tasks on both CPUs
+	workers int // tasks that serve its requests, one each at a time; 0 has a task for each request
+	backlog int // requests that wait for a worker
 }
 
 type queueTask struct {
@@ -64,6 +68,20 @@ type queueShare struct {
 	ran   float64 // over its weight
 }
 
+// ask has a group serve one more request.
+func (h *queueHost) ask(g *queueGroup) {
+	if g.workers > 0 && g.queued >= g.workers {
+		g.backlog++
+		return
+	}
+	h.add(&queueTask{group: g, left: h.length(g)})
+}
+
+// length is how long the next request of a group takes.
+func (h *queueHost) length(g *queueGroup) time.Duration {
+	return time.Duration(float64(g.request) * h.r.ExpFloat64())
+}
+
 func (h *queueHost) add(t *queueTask) {
 	at := 0
 	if d := h.cpus[1].tasks - h.cpus[0].tasks; d < 0 || d == 0 && h.r.IntN(2) == 0 {
@@ -71,10 +89,10 @@ func (h *queueHost) add(t *queueTask) {
 	}
 	t.group.queued++
 	t.since = h.now
-	h.cpus[at].add(t)
+	h.cpus[at].add(t, h.slice)
 }
 
-func (c *queueCPU) add(t *queueTask) {
+func (c *queueCPU) add(t *queueTask, slice time.Duration) {
 	c.tasks++
 	if !detect.InNoGroup(t.group.name) {
 		for _, s := range c.shares {
@@ -170,7 +188,7 @@ func (h *queueHost) step() {
 			continue
 		}
 		if h.r.Float64() < 2*g.work(h.now)*float64(tickStep)/float64(g.request) {
-			h.add(&queueTask{group: g, left: time.Duration(float64(g.request) * h.r.ExpFloat64())})
+			h.ask(g)
 		}
 	}
 	if h.now%balanceEvery == 0 {
@@ -180,7 +198,7 @@ func (h *queueHost) step() {
 		c := &h.cpus[i]
 		if c.on == nil && c.tasks == 0 { // an idle CPU takes what waits beside the other
 			if t := h.cpus[1-i].take(nil); t != nil {
-				c.add(t)
+				c.add(t, h.slice)
 			}
 		}
 		if c.on == nil {
@@ -198,7 +216,7 @@ func (h *queueHost) balance() {
 		for i := range h.cpus {
 			c, o := &h.cpus[i], &h.cpus[1-i]
 			if g.request == 0 && len(c.of(g)) > len(o.of(g))+1 {
-				o.add(c.take(g))
+				o.add(c.take(g), h.slice)
 			}
 		}
 	}
@@ -231,13 +249,17 @@ func (h *queueHost) run(c *queueCPU) {
 			h.by[s.group.name] += time.Duration(n) * tickStep
 		}
 	}
+	if on.left <= 0 && s.group.backlog > 0 { // a worker goes on with the next one
+		s.group.backlog--
+		on.left = h.length(s.group)
+	}
 	switch {
 	case on.left <= 0:
 		s.tasks = s.tasks[1:]
 		s.group.queued--
 		c.removed(s)
 		h.pick(c)
-	case c.ran >= slice && c.tasks > 1:
+	case c.ran >= h.slice && c.tasks > 1:
 		on.since = h.now
 		s.tasks = append(s.tasks[1:], on)
 		h.pick(c)

@@ -18,10 +18,11 @@ import (
 
 // shortOutcome is what a run came to.
 type shortOutcome struct {
-	wrong int    // windows in which a group that is no culprit is accused over the CPU so that a loop would act
-	first int    // from the onset on, after how many windows a culprit is; 0 is never
-	named string // the group that is accused so first, from the onset on
-	rose  string // the one that the simple baseline blames first, from the onset on
+	wrong int           // windows in which a group that is no culprit is accused over the CPU so that a loop would act
+	first int           // from the onset on, after how many windows a culprit is; 0 is never
+	named string        // the group that is accused so first, from the onset on
+	rose  string        // the one that the simple baseline blames first, from the onset on
+	took  time.Duration // from the onset until a culprit is accused first; 0 is never
 }
 
 // rising is the simple baseline of the lab's protocol: it blames, every 200 ms, the group other than
@@ -55,8 +56,8 @@ func (b *rising) look(groups []*queueGroup) (blamed string) {
 
 const riseEvery = 200 * time.Millisecond
 
-// shortRun runs so many windows.
-func shortRun(t *testing.T, seed uint64, window time.Duration, windows int, scene shortScene, onset time.Duration, groups ...*queueGroup) (o shortOutcome) {
+// shortRun runs so many windows, on a kernel with slices of that length.
+func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows int, scene shortScene, onset time.Duration, groups ...*queueGroup) (o shortOutcome) {
 	t.Helper()
 	m, err := machine.Short("1s1n2c1t")
 	if err != nil {
@@ -67,7 +68,7 @@ func shortRun(t *testing.T, seed uint64, window time.Duration, windows int, scen
 		t.Fatal(err)
 	}
 	d.Track(detect.Workload{Group: simVictim, CPUs: cpuset.MustParse("0-1"), Sensitive: true})
-	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, by: map[string]time.Duration{}}
+	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, by: map[string]time.Duration{}, slice: slice}
 	baseline := rising{used: map[string]time.Duration{}, rates: map[string][]float64{}}
 	for range windows {
 		for end := h.now + window; h.now < end; {
@@ -85,7 +86,7 @@ func shortRun(t *testing.T, seed uint64, window time.Duration, windows int, scen
 			case !slices.Contains(scene.culprits, f.Suspect):
 				o.wrong++
 			case o.first == 0 && h.now > onset:
-				o.first = int((h.now - onset + window - 1) / window)
+				o.first, o.took = int((h.now-onset+window-1)/window), h.now-onset
 			}
 			if f.Resource == detect.CPU && !detect.InNoGroup(f.Suspect) && f.Suspect != "" && s.Strength >= 1 && cmp.Or(s.Evident, s.Typical) >= 1.2 && o.named == "" && h.now > onset {
 				o.named = f.Suspect
@@ -238,7 +239,7 @@ func TestHarderTruths(t *testing.T) {
 			for seed := range runs {
 				r := rand.New(rand.NewPCG(uint64(seed), 11))
 				onset := 12*time.Second + time.Duration(r.Int64N(int64(time.Second)))
-				o := shortRun(t, uint64(seed), window, int(18*time.Second/window), scene, onset, scene.groups(r, onset)...)
+				o := shortRun(t, uint64(seed), longSlice, window, int(18*time.Second/window), scene, onset, scene.groups(r, onset)...)
 				count := func(n *int, yes bool) {
 					if yes {
 						*n++
@@ -284,7 +285,7 @@ func TestShortWindows(t *testing.T) {
 					r := rand.New(rand.NewPCG(uint64(seed), 7))
 					onset := 10*time.Second + time.Duration(r.Int64N(int64(window)))
 					n := int(length / window)
-					o := shortRun(t, uint64(seed), window, n, scene, onset, scene.groups(r, onset)...)
+					o := shortRun(t, uint64(seed), longSlice, window, n, scene, onset, scene.groups(r, onset)...)
 					wrong, windows = wrong+o.wrong, windows+n
 					if o.first == 0 {
 						o.first = n
@@ -338,7 +339,7 @@ func TestVaryingLoad(t *testing.T) {
 				return demand * (1 + 0.4*math.Sin(now.Minutes()) + 0.3*math.Sin(2*now.Seconds()))
 			}}
 			windows := int(length / window)
-			o := shortRun(t, 1, window, windows, shortScene{}, 0, append([]*queueGroup{api}, c.groups...)...)
+			o := shortRun(t, 1, longSlice, window, windows, shortScene{}, 0, append([]*queueGroup{api}, c.groups...)...)
 			t.Logf("| %s | %v | %d | %d | %s |", name, demand, windows, o.wrong, o.rose)
 			if 1000*o.wrong > c.most*windows {
 				t.Errorf("%s, demand %v: a group is accused in %d of %d windows", name, demand, o.wrong, windows)
