@@ -33,6 +33,7 @@ func TestCorrelated(t *testing.T) {
 		"too few windows":        {1.7, 9, 0, []group{hog}, "", 0},
 		"calm while it ran":      {1.7, 10, 1, []group{hog}, "", 0},
 		"it hardly runs":         {1.7, 10, 0, []group{{name: "hog", use: 0.24, last: 0.24}}, "", 0},
+		"another hardly runs":    {1.7, 10, 0, []group{hog, {name: "mail", use: 0.24, last: 0.24}}, "hog", 1},
 		"on other CPUs":          {1.7, 10, 0, []group{{name: "hog", use: 1, last: 1, cpus: "2-3"}}, "", 0},
 		"the greater of two":     {1.7, 10, 0, []group{hog, {name: "mail", use: 1.4, last: 1.4}}, "mail", 1.4 / 2.4},
 		"three alike":            {1.7, 10, 0, []group{hog, {name: "mail", use: 1, last: 1}, {name: "new", use: 1, last: 1}}, "", 0},

@@ -80,3 +80,37 @@ func TestGrowthThatStays(t *testing.T) {
 		t.Errorf("grown by %.3g after 300 windows, want 0", got)
 	}
 }
+
+// Growth is what is beyond three standard deviations of what is usual, once that is known.
+func TestGrowth(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		values      int
+		level, want float64
+	}{{enoughValues, 1.29, 0}, {enoughValues, 1.31, 0.31}, {enoughValues - 1, 1.31, 0}} {
+		m := meter{usual: Mean{N: tc.values, Mean: 1, Variance: 0.01}}
+		if got := m.growth(tc.level); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%g, usually 1 by %d values: grown by %g, want %g", tc.level, tc.values, got, tc.want)
+		}
+	}
+}
+
+// Of a window half must be known, and of a sum all parts.
+func TestPartOfAWindow(t *testing.T) {
+	t.Parallel()
+	var m meters
+	for part, seconds := range map[int][]float64{0: {10, 11}, 1: {10.25, 10.75}, 2: {10.5625, 11}} {
+		for _, s := range seconds {
+			m.add(&watch.Sample{Time: watch.Time(s * float64(watch.Second)), Subject: watch.Subject{Part: watch.Part{Kind: watch.Cache, ID: part}}, Quantity: watch.LLCOccupancy, Value: 5}, "")
+		}
+	}
+	for part, want := range map[int]float64{0: 5, 1: 5, 2: math.NaN()} {
+		got := m.find(watch.LLCOccupancy, watch.Part{Kind: watch.Cache, ID: part}, "").level(10*watch.Second, 11*watch.Second)
+		if got != want && !(math.IsNaN(got) && math.IsNaN(want)) {
+			t.Errorf("part %d: %v, want %v", part, got, want)
+		}
+	}
+	if got := m.sum(watch.LLCOccupancy, watch.Cache, 10*watch.Second, 11*watch.Second); !math.IsNaN(got) {
+		t.Errorf("the sum is %v though a part is missing", got)
+	}
+}

@@ -142,7 +142,11 @@ func TestGroupBesideOthers(t *testing.T) {
 // as strong after a burst of the workload's own.
 func TestStrengthOfTheSuspect(t *testing.T) {
 	t.Parallel()
-	w := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3}).byGroup["web"]
+	d := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3})
+	if s, ok := d.Symptom("web", CPU); !ok || s.Imposed == nil || math.Abs(*s.Imposed-8/28.2/0.1) > 1e-9 {
+		t.Errorf("symptom %+v, want others to impose 8 of 28.2, where a tenth counts", s)
+	}
+	w := d.byGroup["web"]
 	c := w.queuedMost()
 	want := 5 / 28.2 / 0.1
 	if h := w.history[CPU]; math.Abs(h.against[0]-want) > 1e-9 || h.strengths[0] <= want || !h.last.probed {
