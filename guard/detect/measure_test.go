@@ -123,6 +123,7 @@ func TestSignalsOfAWindow(t *testing.T) {
 		"its bytes, without pressure":              {map[told]float64{web(watch.IOSome): 0.09, part("web", watch.IORead, watch.Device, disk): 3}, map[Signal]float64{OwnIO: 0}},
 		"none of its bytes":                        {map[told]float64{web(watch.IOSome): 0.2, part("web", watch.IORead, watch.Device, disk): 0, part("hog", watch.IORead, watch.Device, disk): 3}, map[Signal]float64{OwnIO: nan}},
 		"sent again":                               {map[told]float64{web(watch.Segments): 20, web(watch.Retransmits): 1, web(watch.RoundTrip): 0.01}, map[Signal]float64{Resent: 0.05, RoundTrip: 0.01}},
+		"a round trip that cannot be":              {map[told]float64{web(watch.RoundTrip): -0.01}, map[Signal]float64{RoundTrip: nan}},
 		"sent again, of few":                       {map[told]float64{web(watch.Segments): 19, web(watch.Retransmits): 1}, map[Signal]float64{Resent: nan}},
 		"sent again and again":                     {map[told]float64{web(watch.Segments): 20, web(watch.Retransmits): 30}, map[Signal]float64{Resent: 1}},
 		"a link":                                   {busyLink(map[told]float64{link(watch.LinkDropped): 3}), map[Signal]float64{LinkUse: 0.5, LinkWait: 0.01, LinkLost: 3, OwnSent: 0.4}},
@@ -131,7 +132,7 @@ func TestSignalsOfAWindow(t *testing.T) {
 		"a link whose rate is not known":           {busyLink(map[told]float64{link(watch.LinkRate): nan}), map[Signal]float64{LinkUse: nan, LinkWait: 0.02}},
 		"a short queue":                            {busyLink(map[told]float64{link(watch.LinkQueued): leastQueue - 1}), map[Signal]float64{LinkWait: 0}},
 		"one that just counts":                     {busyLink(map[told]float64{link(watch.LinkQueued): leastQueue}), map[Signal]float64{LinkWait: leastQueue / 2e6}},
-		"a fuller link, by which it does not send": {busyLink(map[told]float64{part("", watch.NetSent, watch.Link, 3): 2e6, part("", watch.LinkRate, watch.Link, 3): 2e6}), map[Signal]float64{LinkUse: 0.5}},
+		"a fuller link, by which it does not send": {busyLink(map[told]float64{part("", watch.NetSent, watch.Link, 3): 2e6, part("", watch.LinkRate, watch.Link, 3): 2e6, part("", watch.LinkQueued, watch.Link, 3): 2e5}), map[Signal]float64{LinkUse: 0.5}},
 		"two links by which it does not send":      {map[told]float64{link(watch.NetSent): 1e6, link(watch.LinkRate): 2e6, part("", watch.NetSent, watch.Link, 3): 2e6, part("", watch.LinkRate, watch.Link, 3): 2e6}, map[Signal]float64{LinkUse: 1, OwnSent: 0}},
 	} {
 		w := measured(t, tc.told).byGroup["web"]

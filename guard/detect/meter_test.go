@@ -99,12 +99,12 @@ func TestGrowth(t *testing.T) {
 func TestPartOfAWindow(t *testing.T) {
 	t.Parallel()
 	var m meters
-	for part, seconds := range map[int][]float64{0: {10, 11}, 1: {10.25, 10.75}, 2: {10.5625, 11}} {
+	for part, seconds := range [][]float64{{10.5625, 11}, {10, 11}, {10.25, 10.75}} {
 		for _, s := range seconds {
 			m.add(&watch.Sample{Time: watch.Time(s * float64(watch.Second)), Subject: watch.Subject{Part: watch.Part{Kind: watch.Cache, ID: part}}, Quantity: watch.LLCOccupancy, Value: 5}, "")
 		}
 	}
-	for part, want := range map[int]float64{0: 5, 1: 5, 2: math.NaN()} {
+	for part, want := range []float64{math.NaN(), 5, 5} {
 		got := m.find(watch.LLCOccupancy, watch.Part{Kind: watch.Cache, ID: part}, "").level(10*watch.Second, 11*watch.Second)
 		if got != want && !(math.IsNaN(got) && math.IsNaN(want)) {
 			t.Errorf("part %d: %v, want %v", part, got, want)
@@ -112,5 +112,27 @@ func TestPartOfAWindow(t *testing.T) {
 	}
 	if got := m.sum(watch.LLCOccupancy, watch.Cache, 10*watch.Second, 11*watch.Second); !math.IsNaN(got) {
 		t.Errorf("the sum is %v though a part is missing", got)
+	}
+}
+
+// While somebody suffers nothing becomes usual, and where that makes a finding neither does what was about to.
+func TestUsualWhileSomebodySuffers(t *testing.T) {
+	t.Parallel()
+	for short, want := range map[int]int{0: 2, 1: 1, agree - 1: 1, agree: 0} {
+		d, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Track(Workload{Group: "hog"})
+		hog := d.byGroup["hog"]
+		for second := range watch.Time(2) {
+			hog.add(&watch.Sample{Time: (10 + second) * watch.Second, Quantity: watch.Memory, Value: 5}, "")
+		}
+		m := hog.find(watch.Memory, watch.Part{}, "")
+		m.usual, m.pending = Mean{N: enoughValues, Mean: 1}, []float64{5}
+		d.updateUsual(watch.Memory, short, 10*watch.Second, 11*watch.Second)
+		if len(m.pending) != want || m.usual.Mean != 1 {
+			t.Errorf("short in %d windows: %v are about to be usual, and %v is; want %d and 1", short, m.pending, m.usual.Mean, want)
+		}
 	}
 }

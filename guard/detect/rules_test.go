@@ -93,6 +93,10 @@ func TestRulesOfAWindow(t *testing.T) {
 		"memory, no limit known":     {signalsOf{MemoryPressure: 0.02}, nil, []Resource{Memory}, false},
 		"its own bytes":              {signalsOf{IOPressure: 0.1, OwnIO: 0.6}, []Resource{IO}, nil, true},
 		"others', whose is unknown":  {signalsOf{IOPressure: 0.1, OwnIO: 0.59}, nil, []Resource{IO}, false},
+		"its own bytes on a link":    {signalsOf{RoundTrip: 0.02, LinkUse: 0.95, OwnSent: 0.6}, []Resource{Network}, nil, true},
+		"sent again, on one":         {signalsOf{Resent: 0.02, LinkWait: 0.002, OwnSent: 0.6}, []Resource{Network}, nil, true},
+		"on one that is not full":    {signalsOf{RoundTrip: 0.02, LinkUse: 0.89, LinkWait: 0.0019, OwnSent: 0.6}, nil, []Resource{Network}, false},
+		"it suffers nothing":         {signalsOf{RoundTrip: 0.014, LinkUse: 0.95, OwnSent: 0.6}, nil, []Resource{Network}, false},
 		"a slow clock":               {signalsOf{Clock: 1.7e9, CPI: 1}, []Resource{Frequency}, nil, false},
 		"that, and instructions":     {signalsOf{Clock: 1.7e9, CPI: 1.2}, nil, []Resource{Frequency}, false},
 		"memory elsewhere":           {signalsOf{LocalMemory: 0.8, CPUUse: 0.25}, []Resource{NUMA}, nil, false},
@@ -348,6 +352,72 @@ func TestSharesOfACache(t *testing.T) {
 		w := &workload{Workload: Workload{CPUs: cpuset.MustParse(cpus)}}
 		if got := d.sharesCache(watch.Part{Kind: watch.Cache, ID: last.KernelID})(w); got != want {
 			t.Errorf("on CPUs %q it shares the cache of %s: %v, want %v", cpus, last.CPUs, got, want)
+		}
+	}
+}
+
+// By how much it waits too long: of what stands out from what is usual, the whole above that.
+func TestWaitExcess(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		usual, now signalsOf
+		want       float64
+	}{
+		{signalsOf{}, signalsOf{WaitRatio: 0.2}, 2},
+		{signalsOf{WaitRatio: 0.4}, signalsOf{WaitRatio: 0.6}, 1.5},
+		{signalsOf{WaitRatio: 0.4}, signalsOf{WaitRatio: 0.45}, 0.9},
+		{signalsOf{WaitRatio: 0.01}, signalsOf{WaitRatio: 0.2}, 2},
+		{signalsOf{}, signalsOf{WaitRatio: 0.2, CPUPressure: 0.6}, 3},
+		{signalsOf{}, signalsOf{}, math.NaN()},
+	} {
+		w, _ := judged(t, tc.usual, tc.now)
+		if got := w.waitExcess(); !(math.Abs(got-tc.want) <= 1e-9) && !(math.IsNaN(got) && math.IsNaN(tc.want)) {
+			t.Errorf("%v, usually %v: %g, want %g", tc.now, tc.usual, got, tc.want)
+		}
+	}
+}
+
+// What is not known of one is no part of the whole.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	var c claims
+	c.add("mail", math.NaN(), true)
+	c.add("idle", 0, true)
+	c.add("hog", 1, true)
+	c.add("", 1.5, true)
+	if of := c.claim(c.total, 0); of.name != "hog" || of.share != 0.4 {
+		t.Errorf("%+v, want hog with 0.4", of)
+	}
+}
+
+// What is sent again stands out from what is usual only, beside the fixed share.
+func TestRises(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		usual, now signalsOf
+		want       bool
+	}{
+		{signalsOf{Resent: 0}, signalsOf{Resent: 0.02}, true},
+		{signalsOf{Resent: 0}, signalsOf{Resent: 0.009}, false},
+		{signalsOf{Resent: 0.02}, signalsOf{Resent: 0.02}, false},
+		{signalsOf{}, signalsOf{Resent: 0.02}, false},
+	} {
+		w, _ := judged(t, tc.usual, tc.now)
+		if got := w.rises(Resent); got != tc.want {
+			t.Errorf("%v, usually %v: %v, want %v", tc.now, tc.usual, got, tc.want)
+		}
+	}
+}
+
+// A wait behind others that is by far more than what the hypervisor took from the threads that wait is theirs.
+func TestPlainlyWaits(t *testing.T) {
+	t.Parallel()
+	for steal, want := range map[float64]bool{0.9: true, 1.1: false} { // four threads on each CPU, twice: eight times
+		w := measured(t, map[told]float64{
+			{q: watch.Steal}: steal, {group: "web", q: watch.CPUWait}: 8, {group: "web", q: watch.Queued}: 8, {group: "web", q: watch.QueuedBy, by: "hog"}: 8,
+		}).byGroup["web"]
+		if got := w.history[CPU].agree&1 == 1; got != want {
+			t.Errorf("%g CPUs are stolen: others are accused: %v, want %v", steal, got, want)
 		}
 	}
 }
