@@ -299,3 +299,38 @@ func TestRemains(t *testing.T) {
 		}
 	}
 }
+
+// A trial ends once three windows since tell the same, or as many as make up 300 ms.
+func TestJudgeTrial(t *testing.T) {
+	t.Parallel()
+	for window, windows := range map[time.Duration]int{time.Second: 3, 40 * time.Millisecond: 7} {
+		for strength, want := range map[float64]Outcome{2.4: Relaxed, 2.5: Restored} {
+			l := begun(t, Config{Window: window}, Input{Symptoms: fixed{delay: detect.RunDelay{Wait: math.NaN()}}})
+			at := &escalation{victim: "web", resource: detect.CPU, phase: Relaxing}
+			at.trial = &trial{step: weighed(l, step{}), at: l.now.Add(1 - window*3/4), strength: 2}
+			for n := range windows + 1 { // the first began before it
+				if len(l.events) > 0 {
+					t.Errorf("windows of %v: %v after %d", window, l.events[0].Outcome, n)
+				}
+				l.judgeTrial(t.Context(), at, detect.Symptom{Strength: strength})
+				l.now = l.now.Add(window)
+			}
+			if len(l.events) != 1 || l.events[0].Outcome != want {
+				t.Errorf("windows of %v, strength %g: %v, want %v", window, strength, l.events, want)
+			}
+		}
+	}
+}
+
+// What was measured of a step is kept for its trials, if it has not shown whether it helps.
+func TestProbation(t *testing.T) {
+	t.Parallel()
+	l := begun(t, Config{}, Input{})
+	before := delayed{total: 1, part: 0.5, probed: true}
+	at := &escalation{victim: "web", resource: detect.CPU, wait: time.Minute, steps: []step{weighed(l, step{delay: before})}}
+	at.seen.delay = alikeWindows(4, 0.8, 0.3, &before)
+	l.probation(at, &at.steps[0], &Effect{}, "")
+	if s := &at.steps[0]; !s.undecided || s.held.windows() != 4 || s.held.level() != 0.8 || at.phase != Holding || !at.relaxAt.Equal(l.now.Add(time.Minute)) {
+		t.Errorf("undecided %v, %d windows of %v, phase %v", s.undecided, s.held.windows(), s.held.level(), at.phase)
+	}
+}

@@ -116,7 +116,7 @@ func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 			continue
 		}
 		if order := k.Compare(cmp.Or(x[id], k.Default), cmp.Or(y[id], k.Default)); order != 0 {
-			return (order < 0) != r.Gives
+			return order < 0
 		}
 	}
 	return false

@@ -569,3 +569,31 @@ func TestSuppressionOfWhom(t *testing.T) {
 		}
 	}
 }
+
+// A cool-down ends when it is over, without a finding.
+func TestResolved(t *testing.T) {
+	t.Parallel()
+	for left, want := range map[time.Duration]Phase{1: Unresolved, 0: Clear} {
+		l := begun(t, Config{}, Input{Symptoms: fixed{}})
+		at := &escalation{victim: "web", resource: detect.CPU, phase: Unresolved, until: l.now.Add(left)}
+		if l.reconcile(t.Context(), at); at.phase != want {
+			t.Errorf("%v before its end: %v, want %v", left, at.phase, want)
+		}
+	}
+}
+
+// Actions that were not taken do not add up beyond those that may be taken at once.
+func TestBucket(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	b := newBucket(60, 2, now)
+	for i, tc := range []struct {
+		later time.Duration
+		want  bool
+	}{{0, true}, {0, true}, {0, false}, {time.Second, true}, {999 * time.Millisecond, false}, {time.Hour, true}, {0, true}, {0, false}} {
+		now = now.Add(tc.later)
+		if got := b.take(now); got != tc.want {
+			t.Errorf("action %d: taken %v, want %v", i+1, got, tc.want)
+		}
+	}
+}
