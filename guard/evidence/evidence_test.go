@@ -97,6 +97,10 @@ func TestMean(t *testing.T) {
 	if got := all.Deviation(0, 0); math.Abs(got-2.748376) > 1e-6 {
 		t.Errorf("deviation %v, want 2.748376", got)
 	}
+	var none evidence.Mean
+	if none.Join(&evidence.Mean{}); none != (evidence.Mean{}) {
+		t.Errorf("none joined with none: %+v", none)
+	}
 	var one evidence.Mean
 	one.Add(7)
 	if got := one.Deviation(0.1, 3); math.Abs(got-0.1) > 1e-12 {
