@@ -214,3 +214,24 @@ func TestFindingNamesOutsiders(t *testing.T) {
 		}
 	})
 }
+
+// Named are the three programs that use most, of those that use a twentieth of a CPU at least.
+func TestBusyPrograms(t *testing.T) {
+	t.Parallel()
+	var o outsiders
+	for second := range 2 {
+		now := watch.Time(second+1) * watch.Second
+		var samples []watch.Sample
+		for program, use := range map[string]float64{"cc1": 0.5, "make": 0.05, "sh": 0.0499, "ld": 2, "": 3} {
+			samples = append(samples, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process, Name: program}, Quantity: watch.CPUTime, Value: use * float64(second)})
+		}
+		o.take(now, samples)
+	}
+	var named []string
+	for _, p := range o.now {
+		named = append(named, p.Program)
+	}
+	if !slices.Equal(named, []string{"ld", "cc1", "make"}) {
+		t.Errorf("named %v", named)
+	}
+}
