@@ -582,6 +582,19 @@ func TestResolved(t *testing.T) {
 	}
 }
 
+// Short windows do not limit best effort: what all groups use is told by the long ones.
+func TestShortWindowsDoNotSuppress(t *testing.T) {
+	t.Parallel()
+	for near, want := range map[bool]int{false: 1, true: 0} {
+		l := begun(t, Config{Suppression: &Suppression{Group: "hog", ByQuota: true}}, Input{})
+		in := l.in
+		in.Near, in.Host = near, Host{CPUs: cpuset.MustParse("0-15"), Use: 4}
+		if l.Step(t.Context(), in); len(l.Active()) != want {
+			t.Errorf("short %v: %v, want %d limits", near, l.Active(), want)
+		}
+	}
+}
+
 // Actions that were not taken do not add up beyond those that may be taken at once.
 func TestBucket(t *testing.T) {
 	t.Parallel()
