@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -127,5 +128,23 @@ func TestFocusStays(t *testing.T) {
 	needy := k.focus([]string{last}, nil)
 	if !slices.Contains(needy, last) {
 		t.Errorf("%v, want the one in need, %s", needy, last)
+	}
+}
+
+// What a group that is gone used is forgotten with it.
+func TestGroupsThatAreGone(t *testing.T) {
+	t.Parallel()
+	r := settledRunner(t, nil)
+	r.add(Workload{Group: "gone"}, false, false)
+	for second := range 2 {
+		s := watch.Subject{Scope: watch.Group, Name: "gone"}
+		r.slow.detector.Observe([]watch.Sample{{Time: watch.Time(second+1) * watch.Second, Subject: s, Quantity: watch.CPUTime, Value: float64(second)}})
+	}
+	if use, _ := r.slow.detector.Usage("gone"); use != 1 {
+		t.Fatalf("it uses %v CPUs", use)
+	}
+	r.look(t.Context(), nil, 5*watch.Second)
+	if use, _ := r.slow.detector.Usage("gone"); r.known.has("gone") || !math.IsNaN(use) {
+		t.Errorf("it is known: %v, and uses %v CPUs", r.known.has("gone"), use)
 	}
 }
