@@ -214,3 +214,32 @@ func TestFindingNamesOutsiders(t *testing.T) {
 		}
 	})
 }
+
+// Named are the three programs that use most, of those that use a twentieth of a CPU at least.
+func TestBusyPrograms(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		uses map[string]float64
+		want []string
+	}{
+		{map[string]float64{"make": 0.05, "sh": 0.0499, "ld": 2, "": 3}, []string{"ld", "make"}},
+		{map[string]float64{"make": 0.06, "as": 0.05, "ld": 2, "cc1": 0.5}, []string{"ld", "cc1", "make"}},
+	} {
+		var o outsiders
+		for second := range 2 {
+			now := watch.Time(second+1) * watch.Second
+			var samples []watch.Sample
+			for program, use := range tc.uses {
+				samples = append(samples, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Process, Name: program}, Quantity: watch.CPUTime, Value: use * float64(second)})
+			}
+			o.take(now, samples)
+		}
+		var named []string
+		for _, p := range o.now {
+			named = append(named, p.Program)
+		}
+		if !slices.Equal(named, tc.want) {
+			t.Errorf("%v: named %v, want %v", tc.uses, named, tc.want)
+		}
+	}
+}

@@ -188,6 +188,20 @@ func TestSentryKnowsLittle(t *testing.T) {
 		i := float64(n)
 		s.glance(at(25*i, 0, "a"))
 	}
+	s.glance(at(5000, 0.001, "a"))
+	usual := s.groups["a"].mean
+	if s.glance(at(5025, 0, "a")); s.groups["a"].mean != usual {
+		t.Errorf("usually %v, and %v since a counter went back", usual, s.groups["a"].mean)
+	}
+	s.doubt = mostDoubt
+	if s.glance(at(5050, 10, "a")) || !s.glance(at(5075, 20, "a")) {
+		t.Error("after alarms for nothing it does not take two glances")
+	}
+	s.doubt = 1
+	pressure := at(5100, 30, "a")
+	if pressure[0].Quantity = watch.CPUSome; s.glance(pressure) {
+		t.Error("pressure, where the run delay is told: an alarm")
+	}
 	for name, samples := range map[string][]watch.Sample{
 		"a long time": at(60000, 10, "a"), "a new group": at(5025, 10, "b"), "a counter that went back": at(60025, 5, "a"),
 	} {

@@ -36,4 +36,10 @@ func TestBad(t *testing.T) {
 			t.Errorf("a run delay of %g, and 0.4 before: it has returned: %v, want %v", total, got, want)
 		}
 	}
+	// With the probe half of the part has to be back, and others not have that much less.
+	for now, want := range map[delayed]bool{{total: 0.6, part: 0.3}: true, {total: 0.49, part: 0.3}: false, {total: 1, part: 0.29}: false} {
+		if got := now.returned(&delayed{total: 0.4, part: 0.1}, &delayed{total: 1, part: 0.6, probed: true}); got != want {
+			t.Errorf("%+v: it has returned: %v, want %v", now, got, want)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"math"
 	"testing"
+	"time"
 )
 
 // The level is what was waited over what was run: neither a window in which the victim hardly ran nor
@@ -27,11 +28,35 @@ func TestLevel(t *testing.T) {
 		if got := y.level(); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%s: level %v, want %v", name, got, c.want)
 		}
+		if math.IsInf(y.total.Mean, 0) || math.IsNaN(y.total.Mean) {
+			t.Errorf("%s: the mean of the logarithms is %v", name, y.total.Mean)
+		}
 		if y.gain(before) <= 0 {
 			t.Errorf("%s: no gain over %v by %v", name, before.total, y.level())
 		}
 		if c.odd.total == 0 && math.Abs(y.partLevel()-0.18) > 1e-9 {
 			t.Errorf("%s: the suspect's part is %v, want 0.18", name, y.partLevel())
+		}
+	}
+}
+
+// How much windows tell of a step: as noise lasts for half a second, short ones tell little, and no more than
+// the three before it do.
+func TestSince(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		window  time.Duration
+		windows int
+		want    float64
+	}{
+		{time.Second, 5, 1.5 * 2.5 / 4}, {time.Second, 1000, 1.5 * 500 / 501.5}, {40 * time.Millisecond, 26, 0.5},
+	} {
+		y := tally{}
+		for range tc.windows {
+			y.total.Add(1)
+		}
+		if got := y.since(tc.window); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%d windows of %v: %v, want %v", tc.windows, tc.window, got, tc.want)
 		}
 	}
 }

@@ -343,8 +343,7 @@ func (l *Loop) symptom(victim string, r detect.Resource) (detect.Symptom, bool) 
 	if l.in.Symptoms == nil || l.late {
 		return detect.Symptom{}, false
 	}
-	s, ok := l.in.Symptoms.Symptom(victim, r)
-	return s, ok && !math.IsNaN(s.Strength)
+	return l.in.Symptoms.Symptom(victim, r)
 }
 
 // withdraw reverts what must not be any more.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 )
 
@@ -137,5 +139,54 @@ func TestDriftIsForgotten(t *testing.T) {
 		if _, err := k.unset(t.Context(), "a", a); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A setting that is gone with its group, or is somebody else's by now, is owed no more. Any other that cannot
+// be reverted is, and whatever is in or around its group waits for it.
+func TestOwed(t *testing.T) {
+	t.Parallel()
+	for err, owed := range map[error]bool{fs.ErrNotExist: false, kernel.ErrChanged: false, errors.New("refused by the test"): true} {
+		s := &scribe{}
+		k := newOverrides(s, builtIn)
+		a := Action{Remedy: detect.IOWeight, Group: "pods/batch", Limits: cgroup.Limits{IOWeight: 10}}
+		if _, err := k.set(t.Context(), "a", a); err != nil {
+			t.Fatal(err)
+		}
+		s.refuse = err
+		if _, got := k.unset(t.Context(), "a", a); (got != nil) != owed {
+			t.Errorf("%v: %v, want it owed: %v", err, got, owed)
+		}
+		for group, near := range map[string]bool{"pods/batch": true, "pods": true, "pods/batch/job": true, "pods/mail": false} {
+			if got := k.pendingAt(group); got != (owed && near) {
+				t.Errorf("%v: pending at %s: %v, want %v", err, group, got, owed && near)
+			}
+		}
+	}
+}
+
+// A wish that was refused is none: what was active before is, and the owner has what it had.
+func TestRefusedWish(t *testing.T) {
+	t.Parallel()
+	s := &scribe{}
+	k := newOverrides(s, builtIn)
+	a := func(weight int) Action {
+		return Action{Remedy: detect.IOWeight, Group: "g", Limits: cgroup.Limits{IOWeight: weight}}
+	}
+	if _, err := k.set(t.Context(), "a", a(10)); err != nil {
+		t.Fatal(err)
+	}
+	s.refuse = errors.New("refused by the test")
+	if _, err := k.set(t.Context(), "a", a(1)); err == nil {
+		t.Fatal("it is not refused")
+	}
+	s.refuse = nil
+	s.take()
+	if _, errs := k.retry(t.Context(), time.Now(), true); len(errs) > 0 || k.pending() {
+		t.Fatal(errs)
+	}
+	want := a(10)
+	if got := s.take(); got != fmt.Sprint("apply ", want.Limits.Settings()) {
+		t.Errorf("then %q is written, want what was active before", got)
 	}
 }

@@ -200,13 +200,8 @@ func (l *Loop) propose(at *escalation, name detect.Remedy, suspect string, held 
 	if reason = l.permits(a); reason != "" {
 		return a, reason
 	}
-	if held == nil {
-		switch {
-		case l.overrides.find(a) != nil && l.overrides.find(a).now == nil:
-			return a, "an earlier one could not be reverted yet"
-		case l.overrides.has(a):
-			return a, "it is active already, for another victim or resource"
-		}
+	if held == nil && l.overrides.has(a) {
+		return a, "it is active already, for another victim or resource"
 	}
 	c := l.caseOf(&a)
 	if held != nil {

@@ -105,7 +105,7 @@ func (r *Remedy) Missing(version int) error {
 	return nil
 }
 
-// stronger reports whether settings take more away than others.
+// stronger reports whether settings take more away than others; it is not for a remedy that Gives.
 func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 	x, y := a.Settings(), b.Settings()
 	both := maps.Clone(x)
@@ -116,7 +116,7 @@ func (r *Remedy) stronger(a, b cgroup.Limits) bool {
 			continue
 		}
 		if order := k.Compare(cmp.Or(x[id], k.Default), cmp.Or(y[id], k.Default)); order != 0 {
-			return (order < 0) != r.Gives
+			return order < 0
 		}
 	}
 	return false

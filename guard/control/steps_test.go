@@ -261,6 +261,40 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Where nobody is named nobody is acted on, though something would help.
+func TestNobodyNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "", detect.CPU, nil})
+		want(t, p.run(enforce(), 10), "")
+	})
+}
+
+// In mode preview, what would be active is over once nothing is found for the time of the hold.
+func TestPreviewForgets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, nil})
+		loop, err := control.New(control.Config{Mode: control.Preview}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var events []control.Event
+		for i := range 60 {
+			if i == 5 {
+				p.base = 0.1
+			}
+			time.Sleep(time.Second)
+			in := control.Input{Findings: p.findings(), Symptoms: p, Workloads: p.workloads, Host: p.host()}
+			events = append(events, loop.Step(t.Context(), in)...)
+		}
+		want(t, events, "would_apply weight pods/batch: idle\nrelaxed weight pods/batch: idle\n")
+		if held := events[len(events)-1].Time.Sub(events[0].Time); held < 33*time.Second || held > 36*time.Second {
+			t.Errorf("over after %v, want 30 s after the last finding", held)
+		}
+	})
+}
+
 // A remedy is kept only if the victim is better off.
 func TestNoRelief(t *testing.T) {
 	t.Parallel()

@@ -91,6 +91,54 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
+// What was long ago is forgotten, and what varies has a threshold beyond that.
+func TestThresholdOfWhatVaries(t *testing.T) {
+	t.Parallel()
+	var m Mean
+	for i := range 1100 {
+		v := 1.
+		if i < 1000 {
+			v = 0
+		}
+		m.add(v)
+	}
+	if m.Mean < 0.8 {
+		t.Errorf("mean %v after a hundred values of 1, want most of it", m.Mean)
+	}
+	var b Baseline
+	w := window{}
+	for i := range w.value {
+		w.value[i] = math.NaN()
+	}
+	w.value[CPUUse] = 1
+	for i := range enough {
+		w.value[CPI] = float64(1 + 2*(i%2))
+		b.add(&w, func(Signal) bool { return true })
+	}
+	if threshold, _, _ := b.threshold(CPI, 1); math.Abs(threshold-4) > 0.01 {
+		t.Errorf("threshold %v, want two standard deviations of 1 above 2", threshold)
+	}
+}
+
+// An outlier hardly moves what is usual.
+func TestOutlier(t *testing.T) {
+	t.Parallel()
+	var b Baseline
+	w := window{}
+	for i := range w.value {
+		w.value[i] = math.NaN()
+	}
+	w.value[CPUUse], w.value[CPI] = 1, 2
+	for range enough {
+		b.add(&w, func(Signal) bool { return true })
+	}
+	w.value[CPI] = 100
+	b.add(&w, func(Signal) bool { return true })
+	if _, mean, _ := b.threshold(CPI, 1); mean > 2.01 || mean == 2 {
+		t.Errorf("usually %v after one of 100, want hardly more than 2", mean)
+	}
+}
+
 func TestNamesAreComplete(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

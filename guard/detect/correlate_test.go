@@ -27,16 +27,18 @@ func TestCorrelated(t *testing.T) {
 		groups  []group
 		named   string
 		share   float64
+		known   bool // some use it together, and nobody most of it
 	}{
-		"enough":                 {1.7, 10, 0, []group{hog}, "hog", 1},
-		"hardly correlates":      {1.53, 10, 0, []group{hog}, "", 0},
-		"too few windows":        {1.7, 9, 0, []group{hog}, "", 0},
-		"calm while it ran":      {1.7, 10, 1, []group{hog}, "", 0},
-		"it hardly runs":         {1.7, 10, 0, []group{{name: "hog", use: 0.24, last: 0.24}}, "", 0},
-		"on other CPUs":          {1.7, 10, 0, []group{{name: "hog", use: 1, last: 1, cpus: "2-3"}}, "", 0},
-		"the greater of two":     {1.7, 10, 0, []group{hog, {name: "mail", use: 1.4, last: 1.4}}, "mail", 1.4 / 2.4},
-		"three alike":            {1.7, 10, 0, []group{hog, {name: "mail", use: 1, last: 1}, {name: "new", use: 1, last: 1}}, "", 0},
-		"one that is silent now": {1.7, 10, 0, []group{hog, {name: "mail", use: 1, last: math.NaN()}}, "", 0},
+		"enough":                 {1.7, 10, 0, []group{hog}, "hog", 1, false},
+		"hardly correlates":      {1.53, 10, 0, []group{hog}, "", 0, false},
+		"too few windows":        {1.7, 9, 0, []group{hog}, "", 0, false},
+		"calm while it ran":      {1.7, 10, 1, []group{hog}, "", 0, false},
+		"it hardly runs":         {1.7, 10, 0, []group{{name: "hog", use: 0.24, last: 0.24}}, "", 0, false},
+		"another hardly runs":    {1.7, 10, 0, []group{hog, {name: "mail", use: 0.24, last: 0.24}}, "hog", 1, false},
+		"on other CPUs":          {1.7, 10, 0, []group{{name: "hog", use: 1, last: 1, cpus: "2-3"}}, "", 0, false},
+		"the greater of two":     {1.7, 10, 0, []group{hog, {name: "mail", use: 1.4, last: 1.4}}, "mail", 1.4 / 2.4, false},
+		"three alike":            {1.7, 10, 0, []group{hog, {name: "mail", use: 1, last: 1}, {name: "new", use: 1, last: 1}}, "", 0, true},
+		"one that is silent now": {1.7, 10, 0, []group{hog, {name: "mail", use: 1, last: math.NaN()}}, "", 0, false},
 	} {
 		d, err := New(Config{})
 		if err != nil {
@@ -66,6 +68,10 @@ func TestCorrelated(t *testing.T) {
 		}
 		if c, _ := d.correlated(w); c.name != tc.named || math.Abs(c.share-tc.share) > 1e-9 {
 			t.Errorf("%s: %+v, want %q with %g", name, c, tc.named, tc.share)
+		}
+		w.value[CPUUse], w.value[Imposed] = 1, math.NaN()
+		if got, want := d.ownWaits(w), tc.named == "" && !tc.known; got != want {
+			t.Errorf("%s: it waits as always: %v, want %v", name, got, want)
 		}
 	}
 }

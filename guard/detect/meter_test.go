@@ -80,3 +80,59 @@ func TestGrowthThatStays(t *testing.T) {
 		t.Errorf("grown by %.3g after 300 windows, want 0", got)
 	}
 }
+
+// Growth is what is beyond three standard deviations of what is usual, once that is known.
+func TestGrowth(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		values      int
+		level, want float64
+	}{{enoughValues, 1.29, 0}, {enoughValues, 1.31, 0.31}, {enoughValues - 1, 1.31, 0}} {
+		m := meter{usual: Mean{N: tc.values, Mean: 1, Variance: 0.01}}
+		if got := m.growth(tc.level); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%g, usually 1 by %d values: grown by %g, want %g", tc.level, tc.values, got, tc.want)
+		}
+	}
+}
+
+// Of a window half must be known, and of a sum all parts.
+func TestPartOfAWindow(t *testing.T) {
+	t.Parallel()
+	var m meters
+	for part, seconds := range [][]float64{{10.5625, 11}, {10, 11}, {10.25, 10.75}} {
+		for _, s := range seconds {
+			m.add(&watch.Sample{Time: watch.Time(s * float64(watch.Second)), Subject: watch.Subject{Part: watch.Part{Kind: watch.Cache, ID: part}}, Quantity: watch.LLCOccupancy, Value: 5}, "")
+		}
+	}
+	for part, want := range []float64{math.NaN(), 5, 5} {
+		got := m.find(watch.LLCOccupancy, watch.Part{Kind: watch.Cache, ID: part}, "").level(10*watch.Second, 11*watch.Second)
+		if got != want && !(math.IsNaN(got) && math.IsNaN(want)) {
+			t.Errorf("part %d: %v, want %v", part, got, want)
+		}
+	}
+	if got := m.sum(watch.LLCOccupancy, watch.Cache, 10*watch.Second, 11*watch.Second); !math.IsNaN(got) {
+		t.Errorf("the sum is %v though a part is missing", got)
+	}
+}
+
+// While somebody suffers nothing becomes usual, and where that makes a finding neither does what was about to.
+func TestUsualWhileSomebodySuffers(t *testing.T) {
+	t.Parallel()
+	for short, want := range map[int]int{0: 2, 1: 1, agree - 1: 1, agree: 0} {
+		d, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Track(Workload{Group: "hog"})
+		hog := d.byGroup["hog"]
+		for second := range watch.Time(2) {
+			hog.add(&watch.Sample{Time: (10 + second) * watch.Second, Quantity: watch.Memory, Value: 5}, "")
+		}
+		m := hog.find(watch.Memory, watch.Part{}, "")
+		m.usual, m.pending = Mean{N: enoughValues, Mean: 1}, []float64{5}
+		d.updateUsual(watch.Memory, short, 10*watch.Second, 11*watch.Second)
+		if len(m.pending) != want || m.usual.Mean != 1 {
+			t.Errorf("short in %d windows: %v are about to be usual, and %v is; want %d and 1", short, m.pending, m.usual.Mean, want)
+		}
+	}
+}

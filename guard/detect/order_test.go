@@ -29,3 +29,28 @@ func TestOrderOfFindings(t *testing.T) {
 		t.Errorf("%v, want %v", order, want)
 	}
 }
+
+// A finding shows nothing about a suspect that the last window alone accuses.
+func TestEvidenceOfAnotherSuspect(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[string][]Signal{"batch": {WaitRatio, QueueShare, StealShare}, "mail": {WaitRatio, StealShare}} {
+		w := &workload{Workload: Workload{Group: "web"}, history: new([resources]history), seen: lookBack}
+		w.history[CPU] = history{
+			agree: 0b1111, suspects: [lookBack]string{last, "batch", "batch", "batch"}, shares: [lookBack]float64{1, 1, 1, 1},
+			last: verdict{suspect: last, evidence: []Evidence{
+				{Subject: subjectOf("web"), Signal: WaitRatio}, {Subject: subjectOf(last), Signal: QueueShare}, {Signal: StealShare},
+			}},
+		}
+		found := w.findings(nil)
+		if len(found) != 1 || found[0].Suspect != "batch" {
+			t.Fatalf("%v, want one about batch", found)
+		}
+		var seen []Signal
+		for _, e := range found[0].Evidence {
+			seen = append(seen, e.Signal)
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("the last window accuses %s: evidence by %v, want %v", last, seen, want)
+		}
+	}
+}

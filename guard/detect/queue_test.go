@@ -64,6 +64,7 @@ func TestWaitBeyondTheUsual(t *testing.T) {
 		"as usual":         {usual, 0, 0, 0, 0, true, false},
 		"one for another":  {map[string]float64{"web": 0.2, "hog": 0.3, "mail": 0.1}, 0, 0, 0, 0, true, false},
 		"a part of it":     {map[string]float64{"web": 0.2, "hog": 0.5, "mail": 0}, 0.1, 0.1 / 20.7, 0, 1, false, true},
+		"next to nothing":  {map[string]float64{"web": 0.2, "hog": 0.105, "mail": 0.3}, 0.005, 0, 0, 0, true, false},
 		"hardly":           {map[string]float64{"web": 0.2, "hog": 0.13, "mail": 0.3}, 0.03, 0.03 / 20.63, 0, 0, false, false},
 		"all of it":        {map[string]float64{"web": 0.2, "hog": 1.1, "mail": 0.3}, 1, 1 / 21.6, 0, 1, false, true},
 		"half by its own":  {map[string]float64{"web": 0.6, "hog": 0.5, "mail": 0.3}, 0.8, 0.4 / 21.4, 0.5, 0.5, false, true},
@@ -142,7 +143,11 @@ func TestGroupBesideOthers(t *testing.T) {
 // as strong after a burst of the workload's own.
 func TestStrengthOfTheSuspect(t *testing.T) {
 	t.Parallel()
-	w := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3}).byGroup["web"]
+	d := queuing(t, map[string]float64{"web": 0.2, "hog": 0, "mail": 0}, map[string]float64{"web": 0.2, "hog": 5, "mail": 3})
+	if s, ok := d.Symptom("web", CPU); !ok || s.Imposed == nil || math.Abs(*s.Imposed-8/28.2/0.1) > 1e-9 {
+		t.Errorf("symptom %+v, want others to impose 8 of 28.2, where a tenth counts", s)
+	}
+	w := d.byGroup["web"]
 	c := w.queuedMost()
 	want := 5 / 28.2 / 0.1
 	if h := w.history[CPU]; math.Abs(h.against[0]-want) > 1e-9 || h.strengths[0] <= want || !h.last.probed {
@@ -180,5 +185,47 @@ func TestEvidentCountsAllWindows(t *testing.T) {
 		if got := h.evident(); math.Abs(got-tc.want) > 1e-9 {
 			t.Errorf("%b, probed %v: %g, want %g", tc.agree, tc.probed, got, tc.want)
 		}
+	}
+}
+
+// Who waits next to nothing does not wait for anybody.
+func TestNextToNoWait(t *testing.T) {
+	t.Parallel()
+	for behind, known := range map[float64]bool{0.007: false, 0.009: true} { // and 0.002 behind itself
+		w := queuing(t, map[string]float64{"web": 0, "hog": 0}, map[string]float64{"web": 0.002, "hog": behind}).byGroup["web"]
+		if got := !math.IsNaN(w.value[ForeignQueued]); got != known {
+			t.Errorf("%g s: whom it waits for is known: %v, want %v", behind, got, known)
+		}
+	}
+}
+
+// The usual wait is by the CPU time that it uses, and nothing before it is known.
+func TestUsually(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		values     int
+		usual, use float64 // CPUs
+		want       float64
+	}{{enoughValues, 2, 1, 0.2}, {enoughValues, 2, 4, 0.8}, {enoughValues - 1, 2, 1, 0}, {enoughValues, 0, 1, 0}} {
+		w := &workload{usualUse: Mean{N: enough, Mean: tc.usual}}
+		w.value[CPUUse] = tc.use
+		if got := w.usually(&meter{usual: Mean{N: tc.values, Mean: 0.4}}); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%+v: %g", tc, got)
+		}
+	}
+}
+
+// A wait that is far beyond the usual hardly moves it.
+func TestUsualWaitOfAnOutlier(t *testing.T) {
+	t.Parallel()
+	w := &workload{}
+	w.from, w.to, w.value[CPUUse] = 10*watch.Second, 11*watch.Second, 1
+	for second := range watch.Time(2) {
+		w.add(&watch.Sample{Time: (10 + second) * watch.Second, Quantity: watch.QueuedBy, Value: 5 * float64(second)}, "hog")
+	}
+	m := w.find(watch.QueuedBy, watch.Part{}, "hog")
+	m.usual = Mean{N: enough, Mean: 0.4}
+	if w.updateUsualQueue(); m.usual.N != enough+1 || m.usual.Mean > 0.4+leastWait {
+		t.Errorf("%+v after a wait of 5, usually 0.4", m.usual)
 	}
 }

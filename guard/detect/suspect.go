@@ -131,7 +131,7 @@ func (d *Detector) correlated(w *workload) (c claim, r float64) {
 			r = corr
 		}
 	}
-	return use.claim(use.total, leastUse), r
+	return use.claim(use.total, 0), r
 }
 
 func correlation(use, excess *ring) float64 {

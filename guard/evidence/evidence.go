@@ -33,10 +33,7 @@ func Against(difference, information float64) float64 {
 	}
 	spread := math.Sqrt(1 + information*scale*scale)
 	u := difference * information * scale / spread
-	// 2Φ(u) is Erfc(-u/√2). Far below 0 the two factors are 0 and infinite.
-	if u < -30 {
-		return 0
-	}
+	// 2Φ(u) is Erfc(-u/√2). Without the bound the two factors would be 0 and infinite far below 0.
 	return math.Erfc(-u/math.Sqrt2) * math.Exp(min(u*u/2, 700)) / spread
 }
 

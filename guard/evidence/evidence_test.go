@@ -97,9 +97,23 @@ func TestMean(t *testing.T) {
 	if got := all.Deviation(0, 0); math.Abs(got-2.748376) > 1e-6 {
 		t.Errorf("deviation %v, want 2.748376", got)
 	}
+	var none evidence.Mean
+	if none.Join(&evidence.Mean{}); none != (evidence.Mean{}) {
+		t.Errorf("none joined with none: %+v", none)
+	}
 	var one evidence.Mean
 	one.Add(7)
 	if got := one.Deviation(0.1, 3); math.Abs(got-0.1) > 1e-12 {
 		t.Errorf("deviation of one figure %v, want the guess", got)
+	}
+}
+
+// The information in a difference is that of two rows of figures, and none without one of them.
+func TestInformation(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ m, n, want float64 }{{4, 4, 2}, {1, math.MaxInt32, 1}, {0, 5, 0}, {5, 0, 0}, {0, 0, 0}, {math.NaN(), 5, 0}} {
+		if got := evidence.Information(c.m, c.n); math.Abs(got-c.want) > 1e-6 || math.IsNaN(got) {
+			t.Errorf("Information(%v, %v) = %v, want %v", c.m, c.n, got, c.want)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/guard"
+	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/catalog"
@@ -43,44 +44,11 @@ func TestLabGuardHelp(t *testing.T) {
 	}
 }
 
-// The short form measures, stores what can be shown again, and leaves nothing behind.
-func TestLabGuardForReal(t *testing.T) {
-	r := startLab(t, "guard", "--short")
-	err := r.cmd.Wait()
-	if strings.Contains(r.output.String(), "not supported") {
-		t.Skip("this host cannot: ", r.output.String())
-	}
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &r.output)
-	}
-	files, _ := filepath.Glob(filepath.Join(r.results, "*", lab.ResultFile))
-	if len(files) != 1 {
-		t.Fatalf("%d result files\n%s", len(files), &r.output)
-	}
-	result, err := guarded.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !result.Complete || len(result.Runs) != 2 {
-		t.Errorf("complete %v, %d runs", result.Complete, len(result.Runs))
-	}
-	for _, run := range result.Runs {
-		if len(run.Bins) == 0 || run.Windows == 0 || len(run.Changed) > 0 {
-			t.Errorf("%s: %d bins, %d windows, not as before: %q", run.Fault, len(run.Bins), run.Windows, run.Changed)
-		}
-		if run.Fault == guarded.Hog && run.NeighbourCPUs <= 0 {
-			t.Errorf("the hog used no CPU time")
-		}
-	}
-	if stdout, stderr, code := berth(t, "lab", "guard", "--show", files[0]); code != exitOK || !strings.Contains(stdout, "hog 1:") {
-		t.Errorf("shown again: exit %d, %s", code, stderr)
-	}
-	expectNothingLeft(t, r.cmd.Process.Pid)
-}
-
-// A neighbour that reads the lab's own disk is named for who reads it, too.
-func TestLabGuardForRealIO(t *testing.T) {
-	r := startLab(t, "guard", "--faults", "io", "--runs", "1", "--blocks", "0", "--max-others", "1")
+// measureGuard has berth lab guard measure for real. It returns the file that was stored, and what is in it.
+// All is as before then, and nothing else is left behind.
+func measureGuard(t *testing.T, args ...string) (file string, result *guarded.Result) {
+	t.Helper()
+	r := startLab(t, append([]string{"guard"}, args...)...)
 	err := r.cmd.Wait()
 	if out := r.output.String(); strings.Contains(out, "can have none of the faults") || strings.Contains(out, "not supported") {
 		t.Skip("this host cannot: ", out)
@@ -92,17 +60,86 @@ func TestLabGuardForRealIO(t *testing.T) {
 	if len(files) != 1 {
 		t.Fatalf("%d result files\n%s", len(files), &r.output)
 	}
-	result, err := guarded.ReadFile(files[0])
+	if result, err = guarded.ReadFile(files[0]); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range result.Runs {
+		if len(run.Changed) > 0 {
+			t.Errorf("%s: not as before: %q", run.Fault, run.Changed)
+		}
+	}
+	expectNothingLeft(t, r.cmd.Process.Pid)
+	return files[0], result
+}
+
+// The short form measures, and stores what can be shown again. Against the hog the guard does all that it is
+// for, in one of six runs at least: in a single one the rest of the host may be in the way.
+func TestLabGuardForReal(t *testing.T) {
+	file, result := measureGuard(t, "--short")
+	if !result.Complete || len(result.Runs) != 2 {
+		t.Errorf("complete %v, %d runs", result.Complete, len(result.Runs))
+	}
+	for _, run := range result.Runs {
+		if len(run.Bins) == 0 || run.Windows == 0 {
+			t.Errorf("%s: %d bins, %d windows", run.Fault, len(run.Bins), run.Windows)
+		}
+		if run.Fault == guarded.Hog && run.NeighbourCPUs <= 0 {
+			t.Errorf("the hog used no CPU time")
+		}
+	}
+	if stdout, stderr, code := berth(t, "lab", "guard", "--show", file); code != exitOK || !strings.Contains(stdout, "hog 1:") {
+		t.Errorf("shown again: exit %d, %s", code, stderr)
+	}
+	for range 5 {
+		if didAll(t, result) {
+			return
+		}
+		_, result = measureGuard(t, "--short", "--faults", guarded.Hog, "--last", "8s")
+	}
+	if !didAll(t, result) {
+		t.Error("in none of six runs the guard did all that it is for")
+	}
+}
+
+// didAll reports whether the guard has named the hog, acted on it, seen that this helps, and given back what it
+// took.
+func didAll(t *testing.T, result *guarded.Result) bool {
+	t.Helper()
+	a, err := guarded.Analyse(result)
 	if err != nil {
 		t.Fatal(err)
 	}
+	i := slices.IndexFunc(result.Runs, func(run guarded.Trial) bool { return run.Fault == guarded.Hog })
+	if i < 0 {
+		t.Fatal("no run of the hog")
+	}
+	run, judged := &result.Runs[i], &a.Runs[i]
+	told := func(outcomes ...control.Outcome) bool {
+		return slices.ContainsFunc(run.Events, func(e guarded.Event) bool {
+			return e.Action != nil && e.Action.Suspect == lab.Neighbour && slices.Contains(outcomes, e.Outcome)
+		})
+	}
+	named, acted := judged.Detected != nil, judged.Acted != nil
+	helped, back := told(control.Kept), told(control.Reverted, control.Relaxed)
+	if !named || !acted || !helped || !back {
+		t.Logf("named %v (%s), acted %v, helped %v, given back %v; others took %.0f %% of the CPUs", named, judged.Named, acted, helped, back, 100*run.Others)
+		for _, e := range run.Events {
+			t.Logf("%.1f s: %s", e.At, e.Words)
+		}
+		return false
+	}
+	return true
+}
+
+// A neighbour that reads the lab's own disk is named for who reads it, too.
+func TestLabGuardForRealIO(t *testing.T) {
+	_, result := measureGuard(t, "--faults", "io", "--runs", "1", "--blocks", "0", "--max-others", "1")
 	run := result.Runs[0]
 	if !slices.ContainsFunc(run.Findings, func(f guarded.Finding) bool {
 		return f.Resource == detect.IO && f.Suspect == lab.Neighbour && f.At > 0 && f.At <= run.End
 	}) {
 		t.Errorf("the neighbour was not named over I/O: %+v", run.Findings)
 	}
-	expectNothingLeft(t, r.cmd.Process.Pid)
 }
 
 // A protocol states what is run: flags that would change that are refused, and so is another kind,

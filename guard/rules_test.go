@@ -1,0 +1,150 @@
+package guard
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"berth.dev/berth/guard/actuate"
+	"berth.dev/berth/guard/control"
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
+)
+
+// A window that ends two of its lengths late tells nothing to act on.
+func TestLateWindow(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[watch.Time]int{2 * watch.Second: 0, 2*watch.Second + 1: 1} {
+		r, err := New(newModel().options(control.Observe))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.slow.due = 10 * watch.Second
+		r.judge(t.Context(), r.slow, r.slow.due+after)
+		if r.status.Late != want {
+			t.Errorf("%v after its end: %d windows are late, want %d", after, r.status.Late, want)
+		}
+	}
+}
+
+// What accuses somebody who is no group that may be acted on is without remedies.
+func TestMayActOn(t *testing.T) {
+	t.Parallel()
+	k := newInventory()
+	k.all["hog"] = &member{}
+	for suspect, want := range map[string]int{"hog": 1, "gone": 0, detect.Outside: 0, "": 1} {
+		found := []detect.Finding{{Victim: "web", Suspect: suspect, Remedies: []detect.Remedy{detect.Weight}}}
+		if got := k.mayActOn(found); len(got[0].Remedies) != want || len(found[0].Remedies) != 1 {
+			t.Errorf("%q: %v", suspect, got[0].Remedies)
+		}
+	}
+}
+
+// settled is a model of which the settings of groups are known.
+type settled struct {
+	*model
+	of map[string]actuate.Settings
+}
+
+func (s settled) Settings(group string) (actuate.Settings, error) { return s.of[group], nil }
+
+// settledRunner has looked at no group yet.
+func settledRunner(t *testing.T, of map[string]actuate.Settings) *Runner {
+	t.Helper()
+	m := newModel()
+	o := m.options(control.Observe)
+	o.Actuator = settled{m, of}
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// What a group's settings make of it, unless the caller has told of it: best effort, if it or one around it
+// yields to all others.
+func TestClassBySettings(t *testing.T) {
+	t.Parallel()
+	idle := actuate.Settings{Limits: cgroup.Limits{Idle: cgroup.On}}
+	r := settledRunner(t, map[string]actuate.Settings{"batch": idle, "roof": idle, "system": {Essential: "of the host"}})
+	for _, tc := range []struct {
+		group     string
+		told      bool
+		class     place.Class
+		protected bool
+	}{
+		{"batch", false, place.BE, false},
+		{"batch", true, place.LS, false},
+		{"roof/a/b", false, place.BE, false},
+		{"roof/a/b", true, place.LS, false},
+		{"web", false, place.LS, false},
+		{"system", false, place.LS, true},
+	} {
+		r.add(Workload{Group: tc.group, Class: place.LS}, tc.told, true)
+		if m := r.known.all[tc.group]; m.Class != tc.class || m.Protected != tc.protected {
+			t.Errorf("%s, told %v: %v, protected %v; want %v, %v", tc.group, tc.told, m.Class, m.Protected, tc.class, tc.protected)
+		}
+	}
+}
+
+// Groups around others can be acted on if there is nothing but best effort in them, and no process of their
+// own; not if one in them is protected.
+func TestAncestors(t *testing.T) {
+	t.Parallel()
+	r := settledRunner(t, map[string]actuate.Settings{"busy": {Populated: true}})
+	for group, class := range map[string]place.Class{"be/a": place.BE, "be/b/c": place.BE, "mixed/a": place.BE, "mixed/b": place.LS, "busy/a": place.BE, "alone": place.BE} {
+		r.known.all[group] = &member{Workload: Workload{Group: group, Class: class, Protected: group == "be/b/c"}}
+	}
+	r.known.sort()
+	r.findAncestors()
+	for group, want := range map[string]bool{"be": true, "be/b": true, "mixed": false, "busy": false, "alone": false} {
+		if _, got := r.known.ancestors[group]; got != want {
+			t.Errorf("%s: %v, want %v", group, got, want)
+		}
+	}
+	for protected, of := range map[bool]string{true: "be/b", false: "mixed"} {
+		if w := r.ancestor(of); w.Protected != protected || w.Class != place.BE {
+			t.Errorf("%s: protected %v, want %v", of, w.Protected, protected)
+		}
+	}
+}
+
+// Of more groups in need than can be looked at closely, those that are stay.
+func TestFocusStays(t *testing.T) {
+	t.Parallel()
+	k := newInventory()
+	for i := range observe.MaxFocus + 2 {
+		k.sensitive = append(k.sensitive, fmt.Sprintf("g%02d", i))
+	}
+	last := k.sensitive[len(k.sensitive)-1]
+	focus := k.focus(k.sensitive, []string{last})
+	if len(focus) != observe.MaxFocus || !slices.Contains(focus, last) {
+		t.Errorf("%v, want %d with %s", focus, observe.MaxFocus, last)
+	}
+	needy := k.focus([]string{last}, nil)
+	if !slices.Contains(needy, last) {
+		t.Errorf("%v, want the one in need, %s", needy, last)
+	}
+}
+
+// What a group that is gone used is forgotten with it.
+func TestGroupsThatAreGone(t *testing.T) {
+	t.Parallel()
+	r := settledRunner(t, nil)
+	r.add(Workload{Group: "gone"}, false, false)
+	for second := range 2 {
+		s := watch.Subject{Scope: watch.Group, Name: "gone"}
+		r.slow.detector.Observe([]watch.Sample{{Time: watch.Time(second+1) * watch.Second, Subject: s, Quantity: watch.CPUTime, Value: float64(second)}})
+	}
+	if use, _ := r.slow.detector.Usage("gone"); use != 1 {
+		t.Fatalf("it uses %v CPUs", use)
+	}
+	r.look(t.Context(), nil, 5*watch.Second)
+	if use, _ := r.slow.detector.Usage("gone"); r.known.has("gone") || !math.IsNaN(use) {
+		t.Errorf("it is known: %v, and uses %v CPUs", r.known.has("gone"), use)
+	}
+}
