@@ -150,7 +150,7 @@ func Rooms() []Room {
 		{Path: "internal/vmtest", May: []string{"cpuset"}},
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
 		{Path: "kube/image"},
-		{Path: "kube/image/pack", May: []string{"kube/image", "lab"}},
+		{Path: "kube/image/pack", May: []string{"kernel", "kube/image"}},
 		{Path: "kube/e2e/nodekit", May: []string{"internal/debian", "kube/image"}},
 		{Path: "kube/e2e/node", May: []string{"kube/e2e/nodekit"}},
 		{Path: "kube/e2e/work"},
