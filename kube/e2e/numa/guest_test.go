@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path"
@@ -41,7 +43,7 @@ apiVersion: berth.dev/v1alpha1
 kind: NodeConfig
 classes:
   io:
-    classes: {slow: [{devices: [vda], readBPS: 1M}]}
+    classes: {slow: [{devices: [vda], readBPS: 1M}, {priority: best-effort/7}]}
     service: {BE: slow}
 kubernetes:
   words:
@@ -351,6 +353,42 @@ func (c container) printed(t *testing.T) (line string) {
 	return line
 }
 
+// priority is the I/O priority of a container's program, of ioprio_get(2).
+func (c container) priority(t *testing.T) uintptr {
+	t.Helper()
+	pid, err := strconv.Atoi(text(t, c.group+"/cgroup.procs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const whoProcess = 1
+	is, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, whoProcess, uintptr(pid), 0)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	return is
+}
+
+// scraped waits until the plugin's metrics have some lines.
+func scraped(t *testing.T, lines ...string) {
+	t.Helper()
+	if err := within(func() error {
+		answer, err := http.Get("http://127.0.0.1:9750/metrics")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		all, err := io.ReadAll(answer.Body)
+		for _, line := range lines {
+			if !strings.Contains(string(all), line+"\n") {
+				err = errors.Join(err, fmt.Errorf("no metric says %s", line))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // governor is how the kernel chooses the clock of a CPU.
 func governor(t *testing.T, cpu int) string {
 	t.Helper()
@@ -366,6 +404,10 @@ func TestExclusiveFromOneNode(t *testing.T) {
 	shared := mustRun(t, "shared", burstable, 100, map[string]string{"berth.dev/io": "slow"}, "/sys/fs/cgroup/io.max")
 	if line := shared.printed(t); !strings.Contains(line, slow) {
 		t.Errorf("when its program began it had %q, want%s", line, slow)
+	}
+	const bestEffort7 = 2<<13 | 7
+	if is := shared.priority(t); is != bestEffort7 {
+		t.Errorf("its I/O priority is %#x, want %#x", is, bestEffort7)
 	}
 	had := shared.has(t, "the CPUs of one node", func(is place) bool {
 		first, ok := is.cpus.First()
@@ -383,9 +425,10 @@ func TestExclusiveFromOneNode(t *testing.T) {
 	if is := governor(t, its); is != "performance" || clock == is {
 		t.Errorf("CPU %d has governor %s, and before had %s", its, is, clock)
 	}
-	if is := text(t, bound.group+"/io.max"); is != "" {
-		t.Errorf("without a class it has %q", is)
+	if is := text(t, bound.group+"/io.max"); is != "" || bound.priority(t) == bestEffort7 {
+		t.Errorf("without a class it has %q and I/O priority %#x", is, bound.priority(t))
 	}
+	scraped(t, `berth_class_workloads{kind="io",name="slow"} 1`, `berth_power_profile_cpus{name="performance"} 1`)
 	own := mustRun(t, "own", guaranteed, 2000, nil)
 	two := own.has(t, "the CPUs of one node, and its memory", func(is place) bool {
 		first, ok := is.cpus.First()
