@@ -453,7 +453,7 @@ func TestGuard(t *testing.T) {
 		t.Skip("it runs in the guest")
 	}
 	on := map[string]string{"berth.dev/numa": "1", "berth.dev/nodesRequired": "true"}
-	victim := mustRun(t, "victim", burstableSlice, 100, on, "2", "0.3")
+	victim := mustRun(t, "victim", burstableSlice, 100, on, "2", "0.6")
 	hog := mustRun(t, "hog", bestEffortSlice, 0, on, "4", "1")
 	for _, c := range []container{victim, hog} {
 		c.has(t, "the CPUs of node 1", func(is place) bool { return is.cpus == nodeOf(2) })
