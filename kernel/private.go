@@ -179,6 +179,30 @@ func ReplacePrivateFile(name string, text []byte) error {
 	return err
 }
 
+// ReplaceFile writes a file that all may read, replacing what is there in one
+// step: a crash leaves the old file or the new one. Its errors name the file.
+func ReplaceFile(path string, write func(io.Writer) error) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name()) // gone already when all went well
+	err = write(temp)
+	if err == nil {
+		err = temp.Chmod(0o644)
+	}
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
 // LockFile opens a file as OpenPrivateFile does, made if need be, and takes its lock
 // (flock(2)) for as long as it is open, or waits for it. While another process has it and
 // wait is false the error is syscall.EWOULDBLOCK. A process that can open a file can lock

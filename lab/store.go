@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"berth.dev/berth/kernel"
 )
 
 // ResultFile is the name of a result inside the folder of its run.
@@ -18,35 +19,11 @@ const ResultFile = "result.json"
 // gzip-compressed CSV, one line per request of every round.
 const RequestsFile = "requests.csv.gz"
 
-// WriteFile stores a result at path, as ReplaceFile does.
+// WriteFile stores a result at path, as kernel.ReplaceFile does.
 func WriteFile(path string, r any) error {
-	err := ReplaceFile(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
+	err := kernel.ReplaceFile(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
 	if err != nil {
 		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
-}
-
-// ReplaceFile writes a file that all may read, replacing what is there in one
-// step: a crash leaves the old file or the new one. Its errors name the file.
-func ReplaceFile(path string, write func(io.Writer) error) error {
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name()) // gone already when all went well
-	err = write(temp)
-	if err == nil {
-		err = temp.Chmod(0o644)
-	}
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }

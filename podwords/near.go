@@ -76,12 +76,13 @@ func (n *Near) Asked() bool {
 // Required reports whether that is a condition.
 func (n *Near) Required() bool { return n.Strict != nil && *n.Strict }
 
-// Concerns reports whether a device, by its path, or a mount, by its path on the host, counts.
-func (n *Near) Concerns(device bool, name string) bool {
+// Concerns reports whether a device or a mount counts, which has these paths: in the container, on
+// the host, and that of its hardware below /sys/devices.
+func (n *Near) Concerns(device bool, paths ...string) bool {
 	if s := n.Sources; s != nil && !(device && s.Devices || !device && s.Mounts) {
 		return false
 	}
-	return n.Asked() && (!n.Deny.match(name) || n.Allow.match(name))
+	return n.Asked() && (!slices.ContainsFunc(paths, n.Deny.match) || slices.ContainsFunc(paths, n.Allow.match))
 }
 
 // near reads a word about what a container is near to.

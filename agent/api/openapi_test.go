@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"reflect"
@@ -13,17 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
-
-var update = flag.Bool("update", false, "rewrite docs/openapi.json")
 
 type object = jsonschema.Object
 
@@ -37,19 +34,7 @@ func TestOpenAPIIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(text) + "\n"
-	if *update {
-		if err := os.WriteFile(documentFile, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(documentFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update rewrites):\n%s", documentFile, diff)
-	}
+	golden.Check(t, documentFile, append(text, '\n'))
 }
 
 // document is the OpenAPI document.

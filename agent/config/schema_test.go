@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"encoding/json"
 	"errors"
-	"flag"
 	"maps"
 	"os"
 	"path"
@@ -14,16 +13,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	check "github.com/santhosh-tekuri/jsonschema/v6"
 	"sigs.k8s.io/yaml"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/policies"
 )
-
-var update = flag.Bool("update", false, "rewrite the schemas in docs")
 
 // The schemas in docs/ are generated from the Go types, their comments and Default;
 // go test -run Schema -update writes them.
@@ -86,19 +83,7 @@ func compareSchema(t *testing.T, file string, schema object) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(text) + "\n"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
-	}
+	golden.Check(t, file, append(text, '\n'))
 }
 
 // The reference names every field.

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,6 +30,7 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/traffic"
@@ -41,8 +40,6 @@ import (
 	"berth.dev/berth/watch/cgroupstat"
 	"berth.dev/berth/watch/pods"
 )
-
-var update = flag.Bool("update", false, "write testdata/scrape.txt anew")
 
 // view is an agent that a test plays.
 type view struct {
@@ -341,19 +338,7 @@ func TestScrape(t *testing.T) {
 			got.WriteString(line)
 		}
 	}
-	const golden = "testdata/scrape.txt"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	golden.Check(t, "testdata/scrape.txt", got.String())
 	if !strings.Contains(text, "process_cpu_seconds_total") || !strings.Contains(text, "process_resident_memory_bytes") {
 		t.Error("what the agent itself costs is missing")
 	}

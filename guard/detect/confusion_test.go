@@ -10,10 +10,7 @@ import (
 	"berth.dev/berth/watch"
 )
 
-var (
-	update = flag.Bool("update", false, "write the golden files")
-	runs   = flag.Int("runs", 1, "simulated runs per label")
-)
+var runs = flag.Int("runs", 1, "simulated runs per label")
 
 func newDetector(t testing.TB) *detect.Detector {
 	t.Helper()

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
 )
@@ -69,19 +68,7 @@ func TestRecordings(t *testing.T) {
 					fmt.Fprintf(&got, "%.0f s: %s\n", (ends[i] - ends[0]).Seconds(), text)
 				}
 			}
-			golden := filepath.Join("testdata", s.name+".txt")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Error(diff)
-			}
+			golden.Check(t, "testdata/"+s.name+".txt", got.String())
 		})
 	}
 }

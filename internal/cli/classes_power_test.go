@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/machine"
@@ -77,7 +78,7 @@ func TestPowerClasses(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("status %d: %s", code, stderr)
 	}
-	golden(t, "classes", "power", out)
+	golden.Check(t, "testdata/classes/power", out)
 	out, stderr, code = berth(t, "--root", root, "explain", "api")
 	if code != 0 || !strings.Contains(out, "power class   performance") {
 		t.Errorf("explain: status %d: %s%s", code, out, stderr)

@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/machine"
@@ -88,7 +89,7 @@ func TestClasses(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("status %d: %s", code, stderr)
 	}
-	golden(t, "classes", "placed", out)
+	golden.Check(t, "testdata/classes/placed", out)
 	out, stderr, code = berth(t, "--root", root, "classes", "-o", "json")
 	var r classReport
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r.Kinds) != len(agent.ClassKinds()) || len(r.Kinds[0].Classes) != 4 || r.Kinds[0].Supplies[0].Left != 4 {
@@ -103,7 +104,7 @@ func TestClasses(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("status %d: %s", code, stderr)
 	}
-	golden(t, "classes", "planned", out)
+	golden.Check(t, "testdata/classes/planned", out)
 	out, stderr, code = berth(t, "--root", empty, "run", "--dry-run", "--cache-classes", file, "--cache", "gold", "--name", "api", "--", "true")
 	if code != 0 || !strings.Contains(out, "mkdir /sys/fs/resctrl/berth-gold") {
 		t.Errorf("dry run: status %d: %s%s", code, out, stderr)

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 )
@@ -115,7 +116,7 @@ func TestConfigOfAgent(t *testing.T) {
 		if code != step.code || !strings.Contains(errs, step.says) || step.says == "" && errs != "" {
 			t.Fatalf("%s: status %d, want %d: %s%s", step.name, code, step.code, errs, out)
 		}
-		golden(t, "config", "agent-"+step.name+".txt", steady(out))
+		golden.Check(t, "testdata/config/agent-"+step.name+".txt", steady(out))
 	}
 	out, _, code := berth(t, "config", "apply", "-o", "json", next, socket)
 	var r api.Revision

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth.dev/berth/internal/golden"
 )
 
 func TestConfig(t *testing.T) {
@@ -28,7 +30,7 @@ func TestConfig(t *testing.T) {
 			if code != tt.code || errs != "" {
 				t.Errorf("status %d, want %d: %s", code, tt.code, errs)
 			}
-			golden(t, "config", name+".txt", out)
+			golden.Check(t, "testdata/config/"+name+".txt", out)
 		})
 	}
 }

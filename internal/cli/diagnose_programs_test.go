@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/watch"
 )
 
@@ -190,7 +191,7 @@ func TestDiagnosePrograms(t *testing.T) {
 		if strings.ContainsAny(out, "\x1b\u202e") {
 			t.Errorf("%s: escape sequences of others:\n%q", c.golden, out)
 		}
-		golden(t, "diagnose", c.golden, out)
+		golden.Check(t, "testdata/diagnose/"+c.golden, out)
 	}
 }
 
@@ -201,7 +202,7 @@ func TestWatchPrograms(t *testing.T) {
 	if code != exitOK || errs != "" {
 		t.Fatalf("status %d: %s", code, errs)
 	}
-	golden(t, "watch", "programs.txt", out)
+	golden.Check(t, "testdata/watch/programs.txt", out)
 	if out, _, _ = berth(t, "watch", "--replay", name, "--once", "process nginx"); !strings.Contains(out, "process nginx     0.30") || strings.Contains(out, "api") {
 		t.Errorf("of nginx alone:\n%s", out)
 	}

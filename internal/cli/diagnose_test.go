@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 )
 
 func TestDiagnoseReplay(t *testing.T) {
@@ -35,7 +36,7 @@ func TestDiagnoseReplay(t *testing.T) {
 		if code != c.code || errs != "" {
 			t.Fatalf("%s: status %d, want %d: %s", c.name, code, c.code, errs)
 		}
-		golden(t, "diagnose", c.name, out)
+		golden.Check(t, "testdata/diagnose/"+c.name, out)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/doctor"
+	"berth.dev/berth/internal/golden"
 )
 
 // TestDoctorText draws the reports that the doctor's own tests keep.
@@ -28,7 +29,7 @@ func TestDoctorText(t *testing.T) {
 			name + "-colour.txt": {width: 100, colour: true},
 		} {
 			s.seen = map[string]string{}
-			golden(t, "doctor", file, s.report(&report))
+			golden.Check(t, "testdata/doctor/"+file, s.report(&report))
 		}
 	}
 }
@@ -156,9 +157,9 @@ func TestDelegationJSON(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("status %d", code)
 	}
-	golden(t, "doctor", "delegation.json", out)
+	golden.Check(t, "testdata/doctor/delegation.json", out)
 	out, _, _ = berth(t, "--root", root, "doctor", "delegation", "check")
-	golden(t, "doctor", "delegation.txt", out)
+	golden.Check(t, "testdata/doctor/delegation.txt", out)
 }
 
 func TestDelegationNotApplicable(t *testing.T) {

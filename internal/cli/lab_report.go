@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/catalog"
 	"berth.dev/berth/lab/report"
@@ -211,7 +212,7 @@ func textOptions(w io.Writer) report.Options {
 
 // writePage writes the page to a file, which it replaces in one step.
 func writePage(path string, s *report.Sheet) error {
-	err := lab.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, s) })
+	err := kernel.ReplaceFile(path, func(w io.Writer) error { return report.HTML(w, s) })
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/internal/golden"
 )
 
 // computes skips a test over stored results in a short run: the race detector takes minutes for
@@ -41,7 +43,7 @@ func TestStoredResults(t *testing.T) {
 		"guard-protocol.txt":    {"report", protocol},
 		"guard-protocol.json":   {"report", protocol, "-o", "json"},
 	} {
-		golden(t, "lab", file, shown(args...))
+		golden.Check(t, "testdata/lab/"+file, shown(args...))
 	}
 	for file, want := range map[string]string{isolation: `id="tradeoff-wide-t"`, guard: "<h3>In steady state</h3>", protocol: `id="ratios-wide-t"`} {
 		if page := shown("report", file, "-o", "html"); !strings.Contains(page, want) {
@@ -67,7 +69,7 @@ func TestStoredResults(t *testing.T) {
 	if err := json.Indent(&analysis, report.Analysis, "", "  "); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "lab", "guard-analysis.json", analysis.String()+"\n")
+	golden.Check(t, "testdata/lab/guard-analysis.json", analysis.String()+"\n")
 }
 
 // quotes are what a page shows of what berth lab answers, piece by piece between ellipses.

@@ -3,16 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // berth runs the program on a root and returns what it prints and its status.
 func berth(t *testing.T, args ...string) (stdout, stderr string, code int) {
@@ -36,24 +31,6 @@ func plant(t *testing.T, files map[string]string) (root string) {
 		}
 	}
 	return root
-}
-
-// golden compares what a verb printed with testdata/VERB/NAME.
-func golden(t *testing.T, verb, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", verb, name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update rewrites):\n%s", file, diff)
-	}
 }
 
 func TestCompletionOfUnknownShell(t *testing.T) {

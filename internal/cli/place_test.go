@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
@@ -109,7 +110,7 @@ func TestPlacedGolden(t *testing.T) {
 		if code != exitOK || errs != "" {
 			t.Errorf("%s: status %d: %s", name, code, errs)
 		}
-		golden(t, "placed", name, regexp.MustCompile(`1h3\dm`).ReplaceAllString(out, "AGE"))
+		golden.Check(t, "testdata/placed/"+name, regexp.MustCompile(`1h3\dm`).ReplaceAllString(out, "AGE"))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/place/policies"
 )
 
@@ -47,12 +48,12 @@ func TestReplayExamples(t *testing.T) {
 			if code != exitOK {
 				t.Fatalf("status %d: %s%s", code, out, errs)
 			}
-			golden(t, "replay", name+".txt", out)
+			golden.Check(t, "testdata/replay/"+name+".txt", out)
 			code, out, _ = berthReplay(t, "-o", "json", file)
 			if code != exitOK {
 				t.Fatalf("json: status %d", code)
 			}
-			golden(t, "replay", name+".json", withoutWhy(t, out))
+			golden.Check(t, "testdata/replay/"+name+".json", withoutWhy(t, out))
 		})
 	}
 }
@@ -162,7 +163,7 @@ steps:
 	if code != exitUnexpected {
 		t.Errorf("status %d, want %d: %s", code, exitUnexpected, errs)
 	}
-	golden(t, "replay", "compare.out", strings.ReplaceAll(out, file, "FILE"))
+	golden.Check(t, "testdata/replay/compare.out", strings.ReplaceAll(out, file, "FILE"))
 	_, out, _ = berthReplay(t, "-o", "json", "--policy", "berth,berth/least", file)
 	if n := strings.Count(out, "\n"); n != 12 {
 		t.Errorf("%d lines of JSON, want 5 steps and a summary twice", n)
@@ -208,7 +209,7 @@ generate:
 	if code != exitOK {
 		t.Fatalf("status %d: %s", code, errs)
 	}
-	golden(t, "replay", "streams.out", strings.ReplaceAll(out, file, "FILE"))
+	golden.Check(t, "testdata/replay/streams.out", strings.ReplaceAll(out, file, "FILE"))
 	_, out, _ = berthReplay(t, "--policy", policies, "--seeds", "1", file)
 	if strings.Contains(out, "difference from") {
 		t.Errorf("differences from a single stream:\n%s", out)
@@ -249,7 +250,7 @@ steps:
 	if code != exitOK {
 		t.Fatalf("status %d: %s", code, errs)
 	}
-	golden(t, "replay", "draw.out", strings.ReplaceAll(out, file, "FILE"))
+	golden.Check(t, "testdata/replay/draw.out", strings.ReplaceAll(out, file, "FILE"))
 }
 
 func TestReplayDrawsWideNodes(t *testing.T) {
@@ -370,7 +371,7 @@ func TestReplayKubernetes(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("status %d: %s", code, errs)
 	}
-	golden(t, "replay", "kubernetes.txt", strings.ReplaceAll(out, "../../", ""))
+	golden.Check(t, "testdata/replay/kubernetes.txt", strings.ReplaceAll(out, "../../", ""))
 	if code, out, errs = berthReplay(t, "--machine", "1s2n6c2t", "--policy", "berth,kubelet", shop, kubelet, "../../examples/replay/pod-scope.yaml"); code != exitOK ||
 		!strings.Contains(out, "got CPUs of their own") || !strings.Contains(out, "pods of two containers") {
 		t.Errorf("compared: status %d: %s%s", code, out, errs)

@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 
@@ -125,7 +126,7 @@ func TestDrawMachine(t *testing.T) {
 			if err := m.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "topo", name+".txt", drawMachine(m, machine.Unusual(m)))
+			golden.Check(t, "testdata/topo/"+name+".txt", drawMachine(m, machine.Unusual(m)))
 		})
 	}
 }

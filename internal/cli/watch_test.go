@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/watch"
 )
 
@@ -26,7 +27,7 @@ func TestWatchReplay(t *testing.T) {
 		if code != exitOK || errs != "" {
 			t.Fatalf("%s: status %d: %s", name, code, errs)
 		}
-		golden(t, "watch", name, out)
+		golden.Check(t, "testdata/watch/"+name, out)
 	}
 }
 

@@ -142,6 +142,7 @@ func Rooms() []Room {
 		{Path: "internal/fakenet", May: []string{"kernel/traffic"}},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
+		{Path: "internal/golden"},
 		{Path: "internal/jsonschema"},
 		{Path: "internal/layers"},
 		{Path: "internal/debian"},
@@ -149,7 +150,7 @@ func Rooms() []Room {
 		{Path: "internal/vmtest", May: []string{"cpuset"}},
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
 		{Path: "kube/image"},
-		{Path: "kube/image/pack", May: []string{"kube/image", "lab"}},
+		{Path: "kube/image/pack", May: []string{"kernel", "kube/image"}},
 		{Path: "kube/e2e/nodekit", May: []string{"internal/debian", "kube/image"}},
 		{Path: "kube/e2e/node", May: []string{"kube/e2e/nodekit"}},
 		{Path: "kube/e2e/work"},
@@ -182,7 +183,7 @@ func OwnedImports() []Owned {
 		{"github.com/containerd/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"google.golang.org/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"k8s.io/", []string{"kube/api", "kube/publish"}, "only these know objects of Kubernetes"},
-		{"testing", []string{"internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
+		{"testing", []string{"internal/golden", "internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}
 }
 

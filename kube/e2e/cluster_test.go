@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -186,6 +187,14 @@ func (c *cluster) files() error {
 	for name, text := range map[string]string{
 		"sa.key":     string(pemKey),
 		"tokens.csv": token + ",admin,admin,system:masters\n",
+		"classes.yaml": `apiVersion: berth.dev/v1alpha1
+kind: NodeConfig
+classes:
+  io: {classes: {slow: [{devices: ["vd*", "sd*", "nvme*"], readBPS: 1M}]}}
+kubernetes:
+  words:
+    - {namespaces: [` + namespace + `], words: ["*", "berth.dev/io=slow"]}
+`,
 		"kubeconfig": `apiVersion: v1
 kind: Config
 current-context: c
@@ -235,4 +244,27 @@ func (c *cluster) again(p named, sig syscall.Signal) error {
 		return c.connected(connects)
 	}
 	return nil
+}
+
+// server are the plugin's arguments that have it know the API server.
+func server() []string { return []string{"--kubeconfig", state + "/kubeconfig", "--node-name", node} }
+
+// with starts the plugin anew with more arguments, until the function that it returns, or the test's
+// end.
+func (c *cluster) with(t *testing.T, more ...string) (end func()) {
+	t.Helper()
+	args := c.plugin.Args
+	restart := func(args []string) {
+		if slices.Equal(c.plugin.Args, args) {
+			return
+		}
+		c.plugin.Args = args
+		if err := c.again(named{"the plugin", c.plugin}, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart(append(slices.Clone(args), more...))
+	end = func() { restart(args) }
+	t.Cleanup(end)
+	return end
 }

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,9 +28,12 @@ func weighing() (file, least string) {
 }
 
 // withCPU is a group of containers in the hierarchy of the cpu controller.
-func withCPU(group string) string {
+func withCPU(group string) string { return in("cpu", group) }
+
+// in is a group of containers in the hierarchy of a controller.
+func in(controller, group string) string {
 	if below, ok := strings.CutPrefix(group, "/sys/fs/cgroup/cpuset/"); ok {
-		return "/sys/fs/cgroup/cpu/" + below
+		return "/sys/fs/cgroup/" + controller + "/" + below
 	}
 	return group
 }
@@ -136,20 +138,7 @@ func (c *cluster) troubled(t *testing.T) (victim, hog string) {
 // guarded starts the plugin anew with its guard at work, until the function that it returns.
 func (c *cluster) guarded(t *testing.T) (end func()) {
 	t.Helper()
-	args := c.plugin.Args
-	restart := func(args []string) {
-		if slices.Equal(c.plugin.Args, args) {
-			return
-		}
-		c.plugin.Args = args
-		if err := c.again(named{"the plugin", c.plugin}, syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-	}
-	restart(append(slices.Clone(args), "--guard", "enforce", "--kubeconfig", state+"/kubeconfig", "--node-name", node))
-	end = func() { restart(args) }
-	t.Cleanup(end)
-	return end
+	return c.with(t, append([]string{"--guard", "enforce"}, server()...)...)
 }
 
 // disturbed waits for what comes of a neighbour, unless others outside of the box explain that it

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,12 +46,44 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// Containers with CPUs of their own and others mix in one pod.
+// Containers with CPUs of their own and others mix in one pod, and one of them has an I/O class.
 func TestMixed(t *testing.T) {
 	c, all := theNode(t), online(t)
-	c.run(t, pod("mixed", guaranteed("own", 1000), guaranteed("side", 50)))
+	c.with(t, "--config", state+"/classes.yaml")
+	p := pod("mixed", guaranteed("own", 1000), guaranteed("side", 50))
+	p.Annotations["berth.dev/io.side"] = "slow"
+	c.run(t, p)
 	own := c.has(t, "mixed", "own", 1, cpuset.Set{})
 	c.has(t, "mixed", "side", all.Len()-1, own)
+	if is := c.reads(t, "mixed", "own"); is != "" {
+		t.Errorf("a container without a class has I/O limits %q", is)
+	}
+	limits := c.reads(t, "mixed", "side")
+	for _, pattern := range []string{"vd*", "sd*", "nvme*"} {
+		disks, err := filepath.Glob("/sys/block/" + pattern + "/dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, disk := range disks {
+			if want := regexp.MustCompile("(?m)^" + readText(t, disk) + " (rbps=)?1000000\\b"); !want.MatchString(limits) {
+				t.Errorf("a container of class slow has I/O limits %q, want %s", limits, want)
+			}
+		}
+	}
+	t.Logf("I/O limits of class slow: %q", limits)
+}
+
+// reads are the limits that the kernel has for what a container reads of disks.
+func (c *cluster) reads(t *testing.T, pod, container string) string {
+	t.Helper()
+	group, err := c.group(pod, container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if throttle := in("blkio", group); throttle != group {
+		return readText(t, throttle+"/blkio.throttle.read_bps_device")
+	}
+	return readText(t, group+"/io.max")
 }
 
 // An init container has a CPU of its own while it runs, which the next one gets.
@@ -81,6 +115,42 @@ func TestSidecar(t *testing.T) {
 	c.run(t, p)
 	own := c.has(t, "sidecar", "side", 1, cpuset.Set{})
 	c.has(t, "sidecar", "app", all.Len()-1, own)
+}
+
+// Of a pod with resources of its own (spec.resources) a container that asks for nothing has what the
+// others leave: a whole CPU of that is its own, and what two such containers divide is time to share.
+// The kubelet tells the runtime of both that they have all that the pod has.
+func TestPodLevel(t *testing.T) {
+	c, all := theNode(t), online(t)
+	c.with(t, server()...)
+	run := func(name string, milli int64, containers ...v1.Container) {
+		t.Helper()
+		// While a first container runs the plugin hears of the pod.
+		p, has := pod(name, containers...), guaranteed("", milli).Resources
+		p.Spec.InitContainers = []v1.Container{guaranteed("first", 50)}
+		has.Requests[v1.ResourceMemory] = resource.MustParse("96Mi")
+		has.Limits = has.Requests.DeepCopy()
+		p.Spec.Resources = &has
+		c.create(t, p)
+		c.has(t, name, "first", all.Len(), cpuset.Set{})
+		c.end(t, name, "first")
+		if err := within(func() error { return c.runs(name) }); err != nil {
+			t.Fatalf("%v\nevents:\n%s", err, c.events(name))
+		}
+	}
+	asksNothing := func(name string) v1.Container {
+		a := burstable(name, 0)
+		a.Resources = v1.ResourceRequirements{}
+		return a
+	}
+	run("rest", 1050, asksNothing("a"), guaranteed("side", 50))
+	own := c.has(t, "rest", "a", 1, cpuset.Set{})
+	c.has(t, "rest", "side", all.Len()-1, own)
+	c.remove(t, "rest")
+	run("divided", 1000, asksNothing("a"), asksNothing("b"))
+	for _, name := range []string{"a", "b"} {
+		c.has(t, "divided", name, all.Len(), cpuset.Set{})
+	}
 }
 
 // ask changes the requests of a container that runs.

@@ -63,8 +63,12 @@ func (p *Plugin) placeNear(a *asked, r *podwords.Reading, pod *api.PodSandbox, c
 // many of these are near to one.
 func (p *Plugin) nodesOf(near *podwords.Near, pod *api.PodSandbox, c *api.Container) (nodes cpuset.Set, things int, err error) {
 	fsys := p.opt.Node.Root.FS()
-	add := func(dir string) {
-		some := nodesOfDevice(fsys, dir, 0).Intersect(p.nodes)
+	add := func(device bool, entry string, paths ...string) {
+		hardware, err := deviceOf(fsys, entry)
+		if err != nil || !near.Concerns(device, append(paths, "/"+hardware)...) {
+			return // it has gone, or is none of hardware
+		}
+		some := nodesOfDevice(fsys, hardware, 0).Intersect(p.nodes)
 		if nodes = nodes.Union(some); !some.IsEmpty() {
 			things++
 		}
@@ -74,13 +78,11 @@ func (p *Plugin) nodesOf(near *podwords.Near, pod *api.PodSandbox, c *api.Contai
 		if d.GetType() == "b" {
 			kind = "block"
 		}
-		if near.Concerns(true, d.GetPath()) {
-			add(fmt.Sprintf("sys/dev/%s/%d:%d", kind, d.GetMajor(), d.GetMinor()))
-		}
+		add(true, fmt.Sprintf("sys/dev/%s/%d:%d", kind, d.GetMajor(), d.GetMinor()), d.GetPath())
 	}
 	var mounts []kernel.Mount
 	for _, m := range c.GetMounts() {
-		if !isData(m, pod.GetUid()) || !near.Concerns(false, m.GetSource()) {
+		if !isData(m, pod.GetUid()) || !near.Concerns(false) {
 			continue
 		}
 		if mounts == nil {
@@ -94,7 +96,7 @@ func (p *Plugin) nodesOf(near *podwords.Near, pod *api.PodSandbox, c *api.Contai
 			}
 		}
 		if device := deviceBelow(mounts, m.GetSource()); device != "" {
-			add("sys/dev/block/" + device)
+			add(false, "sys/dev/block/"+device, m.GetDestination(), m.GetSource())
 		}
 	}
 	return nodes, things, nil
@@ -132,14 +134,15 @@ func deviceBelow(mounts []kernel.Mount, name string) string {
 // maxBelow bounds how many devices may lie on one another.
 const maxBelow = 8
 
-// nodesOfDevice are the NUMA nodes of a device by its entry in /sys/dev: that of the hardware
-// around it or, of one that lies on others (the device mapper's), those of these.
-func nodesOfDevice(fsys fs.FS, link string, depth int) (nodes cpuset.Set) {
+// deviceOf is the directory of a device, by a link to it.
+func deviceOf(fsys fs.FS, link string) (dir string, err error) {
 	target, err := fs.ReadLink(fsys, link)
-	if err != nil || depth == maxBelow {
-		return nodes // it has gone, or is none of hardware
-	}
-	device := path.Join(path.Dir(link), target)
+	return path.Join(path.Dir(link), target), err
+}
+
+// nodesOfDevice are the NUMA nodes of a device by its directory: that of the hardware around it or,
+// of one that lies on others (the device mapper's), those of these.
+func nodesOfDevice(fsys fs.FS, device string, depth int) (nodes cpuset.Set) {
 	for dir := device; kernel.Within(dir, "sys/devices") && dir != "sys/devices"; dir = path.Dir(dir) {
 		text, err := fs.ReadFile(fsys, dir+"/numa_node")
 		if errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +157,9 @@ func nodesOfDevice(fsys fs.FS, link string, depth int) (nodes cpuset.Set) {
 	}
 	below, _ := fs.ReadDir(fsys, device+"/slaves") // what has none lies on nothing
 	for _, e := range below {
-		nodes = nodes.Union(nodesOfDevice(fsys, device+"/slaves/"+e.Name(), depth+1))
+		if next, err := deviceOf(fsys, device+"/slaves/"+e.Name()); err == nil && depth+1 < maxBelow {
+			nodes = nodes.Union(nodesOfDevice(fsys, next, depth+1))
+		}
 	}
 	return nodes
 }

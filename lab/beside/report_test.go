@@ -3,24 +3,18 @@ package beside
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // stored is a design's result as it is read from a file: of rounds whose response times are so
 // many times those of the first cell, and whose machine becomes slower by a fifth on the way.
@@ -99,27 +93,7 @@ func TestReport(t *testing.T) {
 		if err := report.HTML(&page, s); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name+".txt", text.Bytes())
-		golden(t, name+".html", page.Bytes())
-	}
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
+		golden.Check(t, "testdata/"+name+".txt", text.Bytes())
+		golden.Check(t, "testdata/"+name+".html", page.Bytes())
 	}
 }

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,12 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab/report"
 )
-
-var update = flag.Bool("update", false, "rewrite the table in docs/measurements/lab-length.md")
 
 // storedResults are the results of the repository, by the names of their files.
 func storedResults(t *testing.T) map[string]Experiment {
@@ -70,16 +66,7 @@ func TestStoredLengths(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := regexp.MustCompile(`(?m)^\|.*\n(\|.*\n)+`)
-	want := table.ReplaceAllString(string(text), "| result | announced | took | off |\n|---|---|---|---|\n"+strings.Join(rows, "\n")+"\n")
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		text = []byte(want)
-	}
-	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("%s (-want +got); -update writes it:\n%s", page, diff)
-	}
+	golden.Check(t, page, table.ReplaceAllString(string(text), "| result | announced | took | off |\n|---|---|---|---|\n"+strings.Join(rows, "\n")+"\n"))
 }
 
 // The page of each stored result has every kind of picture that its experiment can have, and

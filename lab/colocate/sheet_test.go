@@ -3,11 +3,8 @@ package colocate
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // played is a run on a machine of which the response times in each mode are so many times
 // those on shared CPUs; the last service is half as slow again in LSE.
@@ -231,29 +227,12 @@ func TestReport(t *testing.T) {
 		if err := report.HTML(&page, s); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name+".txt", text.Bytes())
+		golden.Check(t, "testdata/"+name+".txt", text.Bytes())
 		if name == "threads" {
-			golden(t, name+".html", page.Bytes())
+			golden.Check(t, "testdata/"+name+".html", page.Bytes())
 		}
 		if err := report.JSON(&doc, s.Document); err != nil || !strings.Contains(doc.String(), `"bills"`) || !strings.Contains(doc.String(), `"reserved": `) {
 			t.Errorf("%s: document: %v", name, err)
 		}
-	}
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
 	}
 }

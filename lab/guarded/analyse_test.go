@@ -3,7 +3,6 @@ package guarded
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -16,13 +15,12 @@ import (
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
-
-var update = flag.Bool("update", false, "write testdata/*.golden")
 
 // level says by which factor latencies are longer at an instant from the onset.
 type level func(at float64) float64
@@ -286,7 +284,7 @@ func TestText(t *testing.T) {
 	if err := report.Text(&got, Sheet(r, a), report.Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "text.golden", got.Bytes())
+	golden.Check(t, "testdata/text.golden", got.Bytes())
 }
 
 // What is stored comes to the same when it is read again.
@@ -386,7 +384,7 @@ func TestPage(t *testing.T) {
 	if err := report.HTML(&got, Sheet(r, a)); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "page.html", got.Bytes())
+	golden.Check(t, "testdata/page.html", got.Bytes())
 	page := got.String()
 	if !strings.Contains(page, "<h1>The guard named what was wrong in 3 of 3 runs, and never acted against a bystander</h1>") {
 		t.Error("the headline is not the answer")

@@ -2,36 +2,15 @@ package guarded
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
 )
-
-// golden compares with a file of testdata, which -update writes.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
-}
 
 // The page of a protocol is a file, its plots and all: of arms that helped little, well and not at
 // all, with an innocent that was named, an onset in which nobody was, and a quadruplet that does not
@@ -69,7 +48,7 @@ func TestProtocolPage(t *testing.T) {
 	if err := report.HTML(&got, ProtocolSheet(r, AnalyseProtocol(r))); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "protocol.html", got.Bytes())
+	golden.Check(t, "testdata/protocol.html", got.Bytes())
 	// What the file must show, whoever wrote it last.
 	for _, what := range []string{
 		">1.5", "of 24 onsets", "does not count: ",

@@ -3,14 +3,12 @@ package guarded
 import (
 	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/benchmark"
@@ -89,20 +87,7 @@ func TestSchemas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join("..", "..", "docs", tt.file)
-		text = append(text, '\n')
-		if *update {
-			if err := os.WriteFile(path, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(text)); diff != "" {
-			t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
-		}
+		golden.Check(t, "../../docs/"+tt.file, append(text, '\n'))
 		c := validator.NewCompiler()
 		if err := c.AddResource(tt.file, schema); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -25,8 +24,6 @@ import (
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // killedDir is where the process that is to be killed runs an experiment.
 const killedDir = "BERTH_TEST_LIMITS_KILLED"

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/report"
@@ -104,23 +101,6 @@ func playedRound(t *testing.T, o routing.Outcome, m routing.Model, block, positi
 	return r
 }
 
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
-	}
-}
-
 // stored is an experiment as it is read from its file.
 func stored(t *testing.T, x *Experiment) *Experiment {
 	t.Helper()
@@ -149,12 +129,12 @@ func TestReports(t *testing.T) {
 		if err := report.Text(&text, s, report.Options{Width: 120}); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name+".txt", text.Bytes())
+		golden.Check(t, "testdata/"+name+".txt", text.Bytes())
 		if err := report.HTML(&page, s); err != nil {
 			t.Fatal(err)
 		}
 		if name != "routing" {
-			golden(t, name+".html", page.Bytes())
+			golden.Check(t, "testdata/"+name+".html", page.Bytes())
 		}
 		if err := report.JSON(&doc, s.Document); err != nil || !strings.Contains(doc.String(), `"waste"`) {
 			t.Errorf("%s: document: %v", name, err)

@@ -3,23 +3,19 @@ package neighbours
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/report"
 	"berth.dev/berth/lab/stats"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // played is a run of two tenants whose p99 beside each neighbour is so many times that alone.
 func played(t *testing.T, harm map[string]float64) *Result {
@@ -139,19 +135,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, got := range map[string][]byte{"report.txt": text.Bytes(), "report.html": page.Bytes()} {
-		name = filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(name, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s (-want +got); -update after looking at it:\n%s", name, diff)
-		}
+		golden.Check(t, "testdata/"+name, got)
 	}
 	if s, err := New().Sheet(); err != nil || len(s.Answer) != 1 {
 		t.Errorf("without rounds: %+v, %v", s, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -73,7 +74,7 @@ func TestCompareGolden(t *testing.T) {
 		if err := Text(&text, c.Sheet(), Options{Width: width}); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, fmt.Sprintf("compare_%d.txt", width), text.Bytes())
+		golden.Check(t, fmt.Sprintf("testdata/compare_%d.txt", width), text.Bytes())
 		for line := range strings.Lines(text.String()) {
 			if n := len([]rune(line)); n > width+1 {
 				t.Errorf("width %d: a line of %d: %q", width, n, line)
@@ -84,8 +85,8 @@ func TestCompareGolden(t *testing.T) {
 	if err := errors.Join(JSON(&doc, c), HTML(&page, c.Sheet())); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "compare.json", doc.Bytes())
-	golden(t, "compare.html", page.Bytes())
+	golden.Check(t, "testdata/compare.json", doc.Bytes())
+	golden.Check(t, "testdata/compare.html", page.Bytes())
 	checkPage(t, page.String())
 	for _, row := range c.Rows {
 		want := stats.Worse

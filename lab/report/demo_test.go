@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 )
 
@@ -36,16 +37,16 @@ func TestDemoGolden(t *testing.T) {
 	if err := Text(&text, s, Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "demo.txt", text.Bytes())
+	golden.Check(t, "testdata/demo.txt", text.Bytes())
 	if err := HTML(&page, s); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "demo.html", withoutData(page.Bytes()))
+	golden.Check(t, "testdata/demo.html", withoutData(page.Bytes()))
 	checkPage(t, page.String())
 	if err := SVG(&picture, s); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "demo.svg", picture.Bytes())
+	golden.Check(t, "testdata/demo.svg", picture.Bytes())
 	if err := wellFormed(picture.String()); err != nil {
 		t.Error(err)
 	}

@@ -2,38 +2,13 @@ package report
 
 import (
 	"bytes"
-	"flag"
-	"os"
-	"path/filepath"
 	"regexp"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares got with testdata/name, or rewrites that file.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
-	}
-}
 
 var dataAddress = regexp.MustCompile(`href="data:[^"]*"`)
 
@@ -76,7 +51,7 @@ func TestPoorResults(t *testing.T) {
 			if err := Text(&text, s, Options{}); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "poor_"+name+".txt", text.Bytes())
+			golden.Check(t, "testdata/poor_"+name+".txt", text.Bytes())
 			if err := HTML(&page, s); err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -67,11 +68,11 @@ func TestHistory(t *testing.T) {
 	if err := Text(&text, s, Options{Width: 100}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "history.txt", text.Bytes())
+	golden.Check(t, "testdata/history.txt", text.Bytes())
 	if err := HTML(&page, s); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "history.html", page.Bytes())
+	golden.Check(t, "testdata/history.html", page.Bytes())
 	checkPage(t, page.String())
 
 	few := history(t, course(t, wobble(3000, 7), wobble(1.2, 7))).Sheet()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 )
 
@@ -30,7 +31,7 @@ func TestHTMLGolden(t *testing.T) {
 	t.Parallel()
 	r, a := analysed(t, fakeBlocks)
 	page := withoutData([]byte(pageOf(t, r, a)))
-	golden(t, "report.html", page)
+	golden.Check(t, "testdata/report.html", page)
 	if len(page) > 1<<20 {
 		t.Errorf("the page has %d bytes without its data", len(page))
 	}
@@ -158,7 +159,7 @@ func TestDownloads(t *testing.T) {
 	if want := 1 + len(r.Rounds)*len(roundQuantiles); len(lines) != want {
 		t.Errorf("rounds.csv has %d lines, want %d", len(lines), want)
 	}
-	golden(t, "rounds.csv", []byte(files["rounds.csv"]))
+	golden.Check(t, "testdata/rounds.csv", []byte(files["rounds.csv"]))
 	if !strings.Contains(files["1-baseline.hgrm"], "Value\tPercentile\tTotalCount\t1/(1-Percentile)") {
 		t.Errorf("1-baseline.hgrm is no percentile distribution: %.80q", files["1-baseline.hgrm"])
 	}

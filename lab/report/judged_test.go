@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -48,13 +49,13 @@ func TestJudged(t *testing.T) {
 		if err := Text(&text, s, Options{Width: width}); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, fmt.Sprintf("judged_%d.txt", width), text.Bytes())
+		golden.Check(t, fmt.Sprintf("testdata/judged_%d.txt", width), text.Bytes())
 	}
 	var page bytes.Buffer
 	if err := HTML(&page, s); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "judged.html", page.Bytes())
+	golden.Check(t, "testdata/judged.html", page.Bytes())
 	checkPage(t, page.String())
 }
 

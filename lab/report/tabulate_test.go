@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -33,5 +34,5 @@ func TestTabulate(t *testing.T) {
 	if err := Text(&text, got.Sheet(), Options{Width: 110}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "tabulate.txt", text.Bytes())
+	golden.Check(t, "testdata/tabulate.txt", text.Bytes())
 }

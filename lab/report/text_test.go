@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/stats"
 )
@@ -23,7 +24,7 @@ func TestTextGolden(t *testing.T) {
 		if err := Text(&b, Isolation(measured(t, r), a), Options{Width: width}); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, fmt.Sprintf("text_%d.txt", width), b.Bytes())
+		golden.Check(t, fmt.Sprintf("testdata/text_%d.txt", width), b.Bytes())
 		for line := range strings.Lines(b.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
 				t.Errorf("width %d: a line of %d: %q", width, n, line)
@@ -111,7 +112,7 @@ func TestJSONGolden(t *testing.T) {
 	if err := JSON(&b, NewDocument(analysed(t, 2))); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.json", b.Bytes())
+	golden.Check(t, "testdata/report.json", b.Bytes())
 }
 
 func BenchmarkText(b *testing.B) {

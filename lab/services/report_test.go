@@ -3,18 +3,14 @@ package services
 import (
 	"bytes"
 	"context"
-	"flag"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
@@ -22,8 +18,6 @@ import (
 	"berth.dev/berth/lab/stats"
 	"berth.dev/berth/machine"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // bed plays rounds: of each placement, the response times are times those of the first.
 type bed struct {
@@ -141,23 +135,6 @@ func (x *Experiment) playedServices(g *graph, s site, cell string, times float64
 	return all
 }
 
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update after looking at it:\n%s", path, diff)
-	}
-}
-
 // The reports of played runs, from rounds to text, page and document.
 func TestReports(t *testing.T) {
 	t.Parallel()
@@ -173,7 +150,7 @@ func TestReports(t *testing.T) {
 		if err := report.Text(&text, s, report.Options{Width: 120}); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name+".txt", text.Bytes())
+		golden.Check(t, "testdata/"+name+".txt", text.Bytes())
 		if err := report.HTML(&page, s); err != nil {
 			t.Fatal(err)
 		}

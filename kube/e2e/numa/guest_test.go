@@ -2,15 +2,21 @@ package numa
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +33,22 @@ import (
 const (
 	berthNode = "/bin/berth-node"
 	state     = "/var/lib/e2e"
+	classFile = state + "/node.yaml"
+	logs      = "/var/log"
 )
+
+// classes are those that containers may have here: of best effort, and by name.
+const classes = `
+apiVersion: berth.dev/v1alpha1
+kind: NodeConfig
+classes:
+  io:
+    classes: {slow: [{devices: [vda], readBPS: 1M}, {priority: best-effort/7}]}
+    service: {BE: slow}
+kubernetes:
+  words:
+    - {namespaces: [default], words: ["*", "berth.dev/io=slow", "berth.dev/power=performance"]}
+`
 
 // guest is what runs in it. It is set by TestMain before any test.
 type guest struct {
@@ -53,7 +74,7 @@ func (g *guest) start() error {
 	if err := root(); err != nil {
 		return err
 	}
-	for _, dir := range []string{state, "/etc", "/var/log"} {
+	for _, dir := range []string{state, "/etc", logs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -70,7 +91,10 @@ func (g *guest) start() error {
 	if g.containerd, err = nodekit.Containerd(state, func(name string) string { return "/bin/" + name }, ""); err != nil {
 		return err
 	}
-	g.plugin = &nodekit.Process{Args: []string{berthNode, "nri", "--budget", nodekit.Budget.String(), "--nri-socket", nodekit.NRI}, Log: state + "/plugin.log"}
+	if err := os.WriteFile(classFile, []byte(classes), 0o600); err != nil {
+		return err
+	}
+	g.plugin = &nodekit.Process{Args: []string{berthNode, "nri", "--config", classFile, "--budget", nodekit.Budget.String(), "--nri-socket", nodekit.NRI}, Log: state + "/plugin.log"}
 	if err := g.containerd.Start(); err != nil {
 		return err
 	}
@@ -129,19 +153,34 @@ func root() error {
 	return os.Chdir("/")
 }
 
+// connects is how often the plugin has adopted what runs.
+func (g *guest) connects() int { return strings.Count(g.plugin.Output(), "msg=connected") }
+
 // connected waits until the plugin has adopted what runs so many times.
 func (g *guest) connected(times int) error {
 	return within(func() error {
-		if strings.Count(g.plugin.Output(), "msg=connected") < times {
+		if g.connects() < times {
 			return fmt.Errorf("the plugin does not connect:\n%s\n%s", g.plugin.Tail(20), g.containerd.Tail(5))
 		}
 		return nil
 	})
 }
 
+// again ends a process by a signal, starts it, and waits until the plugin has adopted what runs.
+func (g *guest) again(t *testing.T, p *nodekit.Process, sig syscall.Signal) {
+	t.Helper()
+	times := g.connects()
+	if err := p.Again(sig); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.connected(times + 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // within tries until there is no error, for as long as anything may take on a busy host.
 func within(try func() error) error {
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if err := try(); err == nil || time.Now().After(end) {
 			return err
 		}
@@ -149,16 +188,35 @@ func within(try func() error) error {
 }
 
 // container is a container that runs, in a pod of its own.
-type container struct{ pod, id, group string }
+type container struct{ pod, id, group, log string }
 
-// run makes a pod as the kubelet does: qos is "" or "burstable/".
-func run(t *testing.T, name, qos string, milli int64, words map[string]string) (container, error) {
+// The groups of classes of pods: of the kubelet's driver cgroupfs, and by the names of its driver
+// systemd.
+const (
+	guaranteed      = "/kubepods"
+	burstable       = "/kubepods/burstable"
+	burstableSlice  = "/kubepods.slice/kubepods-burstable.slice"
+	bestEffortSlice = "/kubepods.slice/kubepods-besteffort.slice"
+)
+
+// podGroup is the group that a kubelet would make for a pod in that of its class. But for the dot,
+// containerd would leave a slice to systemd, which is not here.
+func podGroup(class, uid string) string {
+	if slice, ok := strings.CutSuffix(path.Base(class), ".slice"); ok {
+		return class + "/" + slice + "-pod" + uid + ".slice/."
+	}
+	return class + "/pod" + uid
+}
+
+// run makes a pod of one container as the kubelet does, in the group of its class.
+func run(t *testing.T, name, class string, milli int64, words map[string]string, args ...string) (container, error) {
 	t.Helper()
-	began := time.Now()
-	parent := "/kubepods/" + qos + "pod" + name
+	began, sum := time.Now(), sha256.Sum256([]byte(name))
+	uid := hex.EncodeToString(sum[:16])
+	parent := podGroup(class, uid)
 	config := &cri.PodSandboxConfig{
-		Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
-		Annotations: words, LogDirectory: "/var/log",
+		Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: uid},
+		Annotations: words, LogDirectory: logs,
 		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: parent, SecurityContext: &cri.LinuxSandboxSecurityContext{
 			NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE},
 		}},
@@ -167,32 +225,32 @@ func run(t *testing.T, name, qos string, milli int64, words map[string]string) (
 	if err != nil {
 		return container{}, err
 	}
-	c := container{pod: made.PodSandboxId}
+	c := container{pod: made.PodSandboxId, log: filepath.Join(logs, name+".log")}
 	t.Cleanup(func() { c.remove(t) })
-	linux := &cri.LinuxContainerResources{CpuShares: milli * 1024 / 1000, MemoryLimitInBytes: 64 << 20}
-	if qos == "" {
+	linux := &cri.LinuxContainerResources{CpuShares: max(2, milli*1024/1000), MemoryLimitInBytes: 64 << 20}
+	if class == guaranteed {
 		linux.CpuPeriod, linux.CpuQuota = 100_000, milli*100
 	}
 	got, err := the.runtime.CreateContainer(t.Context(), &cri.CreateContainerRequest{
 		PodSandboxId: c.pod, SandboxConfig: config,
 		Config: &cri.ContainerConfig{
 			Metadata: &cri.ContainerMetadata{Name: "a"}, Image: &cri.ImageSpec{Image: nodekit.Image},
-			Linux: &cri.LinuxContainerConfig{Resources: linux},
+			Args: args, LogPath: filepath.Base(c.log), Linux: &cri.LinuxContainerConfig{Resources: linux},
 		},
 	})
 	if err != nil {
 		return c, err
 	}
 	c.id = got.ContainerId
-	c.group = "/sys/fs/cgroup" + parent + "/" + c.id
+	c.group = filepath.Join("/sys/fs/cgroup", parent, c.id)
 	_, err = the.runtime.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: c.id})
 	t.Logf("%s runs after %.1f s", name, time.Since(began).Seconds())
 	return c, err
 }
 
-func mustRun(t *testing.T, name, qos string, milli int64, words map[string]string) container {
+func mustRun(t *testing.T, name, class string, milli int64, words map[string]string, args ...string) container {
 	t.Helper()
-	c, err := run(t, name, qos, milli, words)
+	c, err := run(t, name, class, milli, words, args...)
 	if err != nil {
 		t.Fatalf("%v\nthe plugin:\n%s", err, the.plugin.Tail(10))
 	}
@@ -265,22 +323,113 @@ func (c container) owns(t *testing.T, count int) place {
 	return c.has(t, fmt.Sprintf("%d CPUs", count), func(is place) bool { return is.cpus.Len() == count })
 }
 
-// Exclusive CPUs come from one node, are taken from a container that runs, and go back.
+// text is what a file says.
+func text(t *testing.T, file string) string {
+	t.Helper()
+	all, err := os.ReadFile(file)
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.TrimSpace(string(all))
+}
+
+// slow are the limits of the I/O class slow.
+const slow = " rbps=1000000 wbps=max riops=max wiops=max"
+
+// printed is the first line that the program of a container wrote.
+func (c container) printed(t *testing.T) (line string) {
+	t.Helper()
+	err := within(func() (err error) {
+		all, err := os.ReadFile(c.log)
+		ok := false
+		if line, _, ok = strings.Cut(string(all), "\n"); err == nil && !ok {
+			err = fmt.Errorf("%s has no line yet", c.log)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return line
+}
+
+// priority is the I/O priority of a container's program, of ioprio_get(2).
+func (c container) priority(t *testing.T) uintptr {
+	t.Helper()
+	pid, err := strconv.Atoi(text(t, c.group+"/cgroup.procs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const whoProcess = 1
+	is, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, whoProcess, uintptr(pid), 0)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	return is
+}
+
+// scraped waits until the plugin's metrics have some lines.
+func scraped(t *testing.T, lines ...string) {
+	t.Helper()
+	if err := within(func() error {
+		answer, err := http.Get("http://127.0.0.1:9750/metrics")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		all, err := io.ReadAll(answer.Body)
+		for _, line := range lines {
+			if !strings.Contains(string(all), line+"\n") {
+				err = errors.Join(err, fmt.Errorf("no metric says %s", line))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// governor is how the kernel chooses the clock of a CPU.
+func governor(t *testing.T, cpu int) string {
+	t.Helper()
+	return text(t, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor", cpu))
+}
+
+// Exclusive CPUs come from one node, are taken from a container that runs, and go back, and with
+// them how fast they run; an I/O class holds when the program begins.
 func TestExclusiveFromOneNode(t *testing.T) {
 	if !inside() {
 		t.Skip("it runs in the guest")
 	}
-	shared := mustRun(t, "shared", "burstable/", 100, nil)
+	shared := mustRun(t, "shared", burstable, 100, map[string]string{"berth.dev/io": "slow"}, "/sys/fs/cgroup/io.max")
+	if line := shared.printed(t); !strings.Contains(line, slow) {
+		t.Errorf("when its program began it had %q, want%s", line, slow)
+	}
+	const bestEffort7 = 2<<13 | 7
+	if is := shared.priority(t); is != bestEffort7 {
+		t.Errorf("its I/O priority is %#x, want %#x", is, bestEffort7)
+	}
 	had := shared.has(t, "the CPUs of one node", func(is place) bool {
 		first, ok := is.cpus.First()
 		return ok && is.cpus == nodeOf(first)
 	})
 	t.Logf("shared: CPUs %s, memory nodes %s", had.cpus, had.mems)
 	first, _ := had.cpus.First()
-	bound := mustRun(t, "bound", "", 1000, map[string]string{"berth.dev/numa": strconv.Itoa(first / 2), "berth.dev/nodesRequired": "true"})
+	clock := governor(t, first)
+	bound := mustRun(t, "bound", guaranteed, 1000, map[string]string{
+		"berth.dev/numa": strconv.Itoa(first / 2), "berth.dev/nodesRequired": "true", "berth.dev/power": "performance",
+	})
 	taken := bound.has(t, fmt.Sprintf("a CPU of node %d", first/2), func(is place) bool { return is.cpus.Len() == 1 && nodeOf(first).Contains(is.cpus) })
-	t.Logf("bound to node %d: CPUs %s, memory nodes %s", first/2, taken.cpus, taken.mems)
-	own := mustRun(t, "own", "", 2000, nil)
+	its, _ := taken.cpus.First()
+	t.Logf("bound to node %d: CPUs %s, memory nodes %s, governor %s", first/2, taken.cpus, taken.mems, governor(t, its))
+	if is := governor(t, its); is != "performance" || clock == is {
+		t.Errorf("CPU %d has governor %s, and before had %s", its, is, clock)
+	}
+	if is := text(t, bound.group+"/io.max"); is != "" || bound.priority(t) == bestEffort7 {
+		t.Errorf("without a class it has %q and I/O priority %#x", is, bound.priority(t))
+	}
+	scraped(t, `berth_class_workloads{kind="io",name="slow"} 1`, `berth_power_profile_cpus{name="performance"} 1`)
+	own := mustRun(t, "own", guaranteed, 2000, nil)
 	two := own.has(t, "the CPUs of one node, and its memory", func(is place) bool {
 		first, ok := is.cpus.First()
 		return ok && is.cpus == nodeOf(first) && is.mems == cpuset.MustOf(first/2)
@@ -291,6 +440,63 @@ func TestExclusiveFromOneNode(t *testing.T) {
 	books(t, own, bound, shared)
 	bound.remove(t)
 	shared.has(t, "what it had before another one owned CPU "+taken.cpus.String(), func(is place) bool { return is == had })
+	if is := governor(t, its); is != clock {
+		t.Errorf("CPU %d is left with governor %s, before it had %s", its, is, clock)
+	}
+}
+
+// A best-effort pod takes the CPU time of another one, in groups by the names of the kubelet's
+// driver systemd: the guard has the class as a whole, where the paths of both part, run only when
+// nobody else wants to, no group in it, and gives it back when it ends.
+func TestGuard(t *testing.T) {
+	if !inside() {
+		t.Skip("it runs in the guest")
+	}
+	on := map[string]string{"berth.dev/numa": "1", "berth.dev/nodesRequired": "true"}
+	victim := mustRun(t, "victim", burstableSlice, 100, on, "2", "0.6")
+	hog := mustRun(t, "hog", bestEffortSlice, 0, on, "4", "1")
+	for _, c := range []container{victim, hog} {
+		c.has(t, "the CPUs of node 1", func(is place) bool { return is.cpus == nodeOf(2) })
+	}
+	if is := text(t, hog.group+"/io.max"); !strings.HasSuffix(is, slow) {
+		t.Errorf("by its class of service it has io.max %q, want%s", is, slow)
+	}
+	class := "/sys/fs/cgroup" + bestEffortSlice
+	others := []string{victim.group, path.Dir(victim.group), "/sys/fs/cgroup" + burstableSlice, hog.group, path.Dir(hog.group)}
+	settings := func() (all []string) {
+		for _, group := range append([]string{class}, others...) {
+			for _, name := range []string{"cpu.idle", "cpu.weight", "cpu.max", "cpuset.cpus"} {
+				all = append(all, group+"/"+name+": "+text(t, group+"/"+name))
+			}
+		}
+		return all
+	}
+	before, args := settings(), the.plugin.Args
+	the.plugin.Args = append(slices.Clone(args), "--guard", "enforce")
+	end := sync.OnceFunc(func() {
+		the.plugin.Args = args
+		the.again(t, the.plugin, syscall.SIGTERM)
+	})
+	t.Cleanup(end)
+	the.again(t, the.plugin, syscall.SIGTERM)
+	if err := within(func() error {
+		if text(t, class+"/cpu.idle") != "1" {
+			return fmt.Errorf("the class of best effort is not idle; the plugin:\n%s", the.plugin.Tail(20))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range others {
+		if text(t, group+"/cpu.idle") != "0" {
+			t.Errorf("%s is idle", group)
+		}
+	}
+	t.Logf("the plugin:\n%s", the.plugin.Tail(10))
+	end()
+	if after := settings(); !slices.Equal(after, before) {
+		t.Errorf("after the guard:\n%s\nbefore:\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+	}
 }
 
 // nodeOf are the CPUs of a memory node: 2n and 2n+1.
@@ -301,9 +507,9 @@ func TestRefused(t *testing.T) {
 	if !inside() {
 		t.Skip("it runs in the guest")
 	}
-	own := mustRun(t, "own", "", 4000, nil)
+	own := mustRun(t, "own", guaranteed, 4000, nil)
 	before := own.owns(t, 4)
-	_, err := run(t, "much", "", 4000, map[string]string{"berth.dev/cpus": "4"})
+	_, err := run(t, "much", guaranteed, 4000, map[string]string{"berth.dev/cpus": "4"})
 	if err == nil || !strings.Contains(err.Error(), "not placed: ") {
 		t.Errorf("4 of 8 CPUs, where 4 are owned: %v", err)
 	}
@@ -318,19 +524,13 @@ func TestKilled(t *testing.T) {
 	if !inside() {
 		t.Skip("it runs in the guest")
 	}
-	all := []container{mustRun(t, "one", "", 2000, nil), mustRun(t, "two", "", 1000, nil), mustRun(t, "shared", "burstable/", 100, nil)}
+	all := []container{mustRun(t, "one", guaranteed, 2000, nil), mustRun(t, "two", guaranteed, 1000, nil), mustRun(t, "shared", burstable, 100, nil)}
 	before := []place{all[0].owns(t, 2), all[1].owns(t, 1)}
 	owned := before[0].cpus.Union(before[1].cpus)
 	free := func(is place) bool { return !is.cpus.IsEmpty() && !is.cpus.Overlaps(owned) }
 	before = append(before, all[2].has(t, "none of CPUs "+owned.String(), free))
 	for _, p := range []*nodekit.Process{the.plugin, the.containerd} {
-		times := strings.Count(the.plugin.Output(), "msg=connected")
-		if err := p.Again(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		if err := the.connected(times + 1); err != nil {
-			t.Fatal(err)
-		}
+		the.again(t, p, syscall.SIGKILL)
 		time.Sleep(2 * time.Second) // in which something might move
 		for i, c := range all {
 			if is := c.at(t); is != before[i] {
@@ -339,7 +539,7 @@ func TestKilled(t *testing.T) {
 		}
 		books(t, all...)
 	}
-	mustRun(t, "next", "", 1000, nil).has(t, "a CPU of its own", func(is place) bool { return is.cpus.Len() == 1 && free(is) })
+	mustRun(t, "next", guaranteed, 1000, nil).has(t, "a CPU of its own", func(is place) bool { return is.cpus.Len() == 1 && free(is) })
 }
 
 // books waits until berth-node ps says what the kernel has.

@@ -70,7 +70,10 @@ func TestGuest(t *testing.T) {
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc"} {
 		job.Files["/bin/"+name] = node.Program(name)
 	}
-	machine := vmtest.Machine{Name: "numa8", Sockets: 2, Dies: 2, Cores: 2}
+	machine := vmtest.Machine{Name: "numa8", Sockets: 2, Dies: 2, Cores: 2, Disk: &vmtest.SlowDisk{MiB: 4, IOPS: 1000, Depth: 4}}
+	for range 8 {
+		machine.MaxKHz = append(machine.MaxKHz, 4_000_000)
+	}
 	for i := range 4 {
 		cpus, err := cpuset.Range(2*i, 2*i+1)
 		if err != nil {

@@ -2,6 +2,7 @@
 //
 //	work           ends by SIGTERM or SIGINT, with status 0
 //	work 500ms     ends by itself after so long
+//	work /FILE     prints what is in the file when it starts, quoted, and ends by a signal
 //	work 3 0.5     has three threads that run for half of each 10 ms, and ends by a signal
 //
 // Where CNI_COMMAND is set it is a network plugin that makes no network.
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -28,10 +30,7 @@ func main() {
 	var err error
 	switch len(os.Args) {
 	case 2:
-		var d time.Duration
-		if d, err = time.ParseDuration(os.Args[1]); err == nil {
-			after = time.After(d)
-		}
+		after, err = one(os.Args[1])
 	case 3:
 		err = load(os.Args[1], os.Args[2])
 	}
@@ -43,6 +42,22 @@ func main() {
 	case <-end:
 	case <-after:
 	}
+}
+
+// one prints a file, or says when to end.
+func one(arg string) (end <-chan time.Time, err error) {
+	if filepath.IsAbs(arg) {
+		text, err := os.ReadFile(arg)
+		if err == nil {
+			_, err = fmt.Printf("%q\n", text)
+		}
+		return nil, err
+	}
+	d, err := time.ParseDuration(arg)
+	if err != nil {
+		return nil, err
+	}
+	return time.After(d), nil
 }
 
 // load starts threads that run for a part of each turn.

@@ -13,8 +13,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kube/image"
-	"berth.dev/berth/lab"
 )
 
 func main() {
@@ -43,7 +43,7 @@ func run(out io.Writer, args []string) error {
 		return err
 	}
 	write := func(w io.Writer) error { return m.WriteArchive(w, *name) }
-	if err := lab.ReplaceFile(*to, write); err != nil {
+	if err := kernel.ReplaceFile(*to, write); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(out, m.Manifest.Digest())
