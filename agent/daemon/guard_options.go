@@ -24,7 +24,7 @@ func (g *Guard) options(c *config.NodeConfig, mode config.GuardMode) (opt guard.
 	opt = guard.Options{
 		Sensors: g.sensors, Uncovered: g.uncovered, Machine: g.o.Machine, Workloads: g.Workloads, Window: g.o.Window,
 		Probe: guard.ProbeUse(c.Guard.Probe), PeakBandwidth: float64(c.Guard.PeakBandwidth),
-		Found:         g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
+		Found: g.found, Repeat: g.o.Repeat, Acted: g.acted, Failed: func(err error) { g.complain("it goes on", err) },
 	}
 	if g.host != nil {
 		opt.Actuator = g.host
