@@ -111,12 +111,12 @@ func newLiveGroups(t *testing.T, cpu string) *liveGroups {
 
 // removeDir waits for the kernel to let go of processes that have ended.
 func removeDir(t *testing.T, dir string) {
+	t.Helper()
 	var err error
-	for range 100 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		if err = os.Remove(dir); err == nil {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Error(err)
 }
@@ -130,7 +130,7 @@ func (g *liveGroups) write(file, value string) {
 }
 
 // start runs a shell command in a group, on one CPU, until the test ends.
-func (g *liveGroups) start(group, script string) {
+func (g *liveGroups) start(group, script string) (pid int) {
 	g.t.Helper()
 	cmd := exec.Command("taskset", "-c", g.cpu, "sh", "-c", "read go; "+script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -151,6 +151,7 @@ func (g *liveGroups) start(group, script string) {
 		}
 	}
 	_, _ = hold.Write([]byte("go\n"))
+	return cmd.Process.Pid
 }
 
 func (g *liveGroups) diagnose() (d diagnosis, code int) {
@@ -262,7 +263,11 @@ func TestDiagnoseQuota(t *testing.T) {
 
 func TestDiagnoseIdle(t *testing.T) {
 	g := newLiveGroups(t, "0")
-	g.start("victim", "exec sleep 1000")
+	pid := g.start("victim", "exec sleep 1000")
+	waitFor(t, "it sleeps", func() bool { // its start may have waited for a CPU
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && strings.Contains(string(text), " (sleep) S ")
+	})
 	if d, code := g.diagnose(); code != exitOK || len(d.Findings) > 0 {
 		t.Errorf("status %d: %+v", code, d)
 	}
