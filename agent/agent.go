@@ -289,7 +289,7 @@ func (n *Node) Close() error {
 	}
 	for _, lock := range []**os.File{&n.kept, &n.agentLock} {
 		if *lock != nil {
-			err = errors.Join(err, (*lock).Close())
+			err = errors.Join(err, kernel.Unlock(*lock))
 			*lock = nil
 		}
 	}

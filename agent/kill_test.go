@@ -214,7 +214,7 @@ func (k *killing) once(i int) {
 	if err := cmd.Start(); err != nil {
 		k.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if text, _ := os.ReadFile(book); len(text) > 0 {
 			break
 		}

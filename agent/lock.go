@@ -48,7 +48,7 @@ func waitLock(ctx context.Context, dir string) (*os.File, error) {
 	case <-ctx.Done():
 		go func() {
 			if r := <-done; r.err == nil {
-				r.file.Close()
+				_ = kernel.Unlock(r.file)
 			}
 		}()
 		return nil, fmt.Errorf("lock node %s: %w", dir, ctx.Err())

@@ -281,7 +281,7 @@ func (n *Node) abandoned(m mark, unmark func() error) bool {
 		if err != nil {
 			return false
 		}
-		defer f.Close()
+		defer kernel.Unlock(f)
 	}
 	entries, err := os.ReadDir(m.path)
 	if err != nil {

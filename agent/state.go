@@ -69,7 +69,7 @@ func (b *nodeState) close() error {
 	}
 	err := b.log.Close()
 	if b.lock != nil {
-		err = errors.Join(err, b.lock.Close())
+		err = errors.Join(err, kernel.Unlock(b.lock))
 	}
 	return err
 }

@@ -132,7 +132,7 @@ func deadLogs(root *Root, dir string, report *Report, dry bool) (logs []*UndoLog
 	if err == nil && !dry { // to look, no lock is made or waited for
 		var lock *os.File
 		if lock, err = lockDir(dir); err == nil {
-			defer lock.Close()
+			defer Unlock(lock)
 		}
 	}
 	if err != nil {
@@ -179,7 +179,7 @@ func openDead(root *Root, name string) (l *UndoLog, alive bool, err error) {
 		err = unrestored(err)
 	}
 	if err != nil || alive {
-		err = errors.Join(err, l.file.Close())
+		err = errors.Join(err, Unlock(l.file))
 	}
 	return l, alive, err
 }

@@ -145,7 +145,7 @@ func createUndoLog(root *Root, dir, program string) (*UndoLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close()
+	defer Unlock(lock)
 	l := newUndoLog(root, filepath.Join(dir, fmt.Sprintf("%d-%d%s", h.PID, h.Since, logSuffix)))
 	l.own = true
 	return l, l.rewrite(h)

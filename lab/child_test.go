@@ -150,11 +150,10 @@ func TestChildDiesWithItsParent(t *testing.T) {
 		t.Fatalf("grandchild %d: %v before its parent died", grandchild, err)
 	}
 	c.kill()
-	for range 1000 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		if gone(grandchild) {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	_ = syscall.Kill(grandchild, syscall.SIGKILL)
 	t.Errorf("grandchild %d outlived its parent", grandchild)

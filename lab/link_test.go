@@ -263,10 +263,9 @@ func TestLinkForReal(t *testing.T) {
 	fills := func(share float64) {
 		t.Helper()
 		got := 0.0
-		for range 8 {
-			time.Sleep(100 * time.Millisecond)
-			from, err := k.sent(n.pid())
+		for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 			began := time.Now()
+			from, err := k.sent(n.pid())
 			time.Sleep(300 * time.Millisecond)
 			to, err2 := k.sent(n.pid())
 			if err := errors.Join(err, err2); err != nil {

@@ -63,5 +63,5 @@ func (l *machineLock) Close() error {
 	if l.shared != nil {
 		err = l.shared.Close()
 	}
-	return errors.Join(err, l.file.Close())
+	return errors.Join(err, kernel.Unlock(l.file))
 }

@@ -110,7 +110,7 @@ func TestProcessesLiveOn(t *testing.T) {
 		c.Settle, c.Window = 50*ms, 200*ms
 		starved := c.Settings[Neighbour].Idle == cgroup.On // on a busy machine
 		round := busyRound(t, b, c, i, func(r *Round) bool {
-			return r.Load.Done > 0 && (r.Neighbour == nil || starved || r.Neighbour.Work > 0)
+			return r.Load.Done > 0 && r.Tenant.CPUSeconds > 0 && (r.Neighbour == nil || starved || r.Neighbour.Work > 0)
 		})
 		if round.Load.Done == 0 || round.Load.Failed > 0 || round.Tenant.CPUSeconds <= 0 || len(round.Bins) != 4 {
 			t.Errorf("%s: done %d, failed %d, tenant %+v, %d bins", c.Name, round.Load.Done, round.Load.Failed, round.Tenant, len(round.Bins))

@@ -198,7 +198,7 @@ func (b *bounded) count() int {
 // get asks on a connection of its own, which stays open.
 func get(t *testing.T, c net.Conn) error {
 	t.Helper()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: agent\r\n\r\n"); err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 		}
 	}()
 	// Only the newest three are left, once all have been accepted.
-	theirs[16].SetReadDeadline(time.Now().Add(10 * time.Second))
+	theirs[16].SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := theirs[16].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("an older connection of the user stays open: %v", err)
 	}

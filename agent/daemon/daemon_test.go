@@ -190,7 +190,7 @@ func (h *host) run() *running {
 // await waits for an event, and returns it.
 func (r *running) await(kind agent.EventKind, id string) api.Event {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	var seen []string
 	for e, err := range r.Events(ctx, r.last, true) {
@@ -211,7 +211,7 @@ func (r *running) await(kind agent.EventKind, id string) api.Event {
 func (r *running) until(says func(api.About) bool) {
 	r.t.Helper()
 	var about api.About
-	for range 2000 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		var err error
 		if about, err = r.About(r.t.Context()); err != nil {
 			r.t.Fatal(err)
@@ -219,7 +219,6 @@ func (r *running) until(says func(api.About) bool) {
 		if says(about) {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	r.t.Fatalf("the agent says %+v", about)
 }
@@ -679,17 +678,28 @@ func TestSupervisorIsTold(t *testing.T) {
 	h.opt.Supervisor = Supervisor{Socket: socket, Watchdog: 20 * time.Millisecond}
 	hangup := make(chan os.Signal, 1)
 	h.opt.Reload = hangup
-	hear := func(want string) {
-		t.Helper()
+	heard := make(chan string, 1<<16) // all of it: an agent that is not listened to waits
+	go func() {
 		buf := make([]byte, 512)
 		for {
-			l.SetReadDeadline(time.Now().Add(20 * time.Second))
 			n, err := l.Read(buf)
 			if err != nil {
-				t.Fatalf("waiting for %s: %v", want, err)
-			}
-			if strings.HasPrefix(string(buf[:n]), want) {
 				return
+			}
+			heard <- string(buf[:n])
+		}
+	}()
+	hear := func(want string) {
+		t.Helper()
+		late := time.After(time.Minute)
+		for {
+			select {
+			case line := <-heard:
+				if strings.HasPrefix(line, want) {
+					return
+				}
+			case <-late:
+				t.Fatalf("waiting for %s", want)
 			}
 		}
 	}

@@ -116,15 +116,14 @@ func (b *both) base() *kernel.Root {
 	return b.guard.host.Base(func() { poke(b.guard.uncovered) })
 }
 
-// patiently tries again for a second while somebody has a lock.
+// patiently tries again for a while as long as somebody has a lock.
 func patiently(open func() error) (err error) {
-	for range 1000 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		var node *agent.BusyError
 		var guard *actuate.BusyError
 		if err = open(); !errors.As(err, &node) && !errors.As(err, &guard) {
 			break
 		}
-		time.Sleep(time.Millisecond)
 	}
 	return err
 }

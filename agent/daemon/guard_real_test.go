@@ -119,12 +119,8 @@ agent: {stateDir: %s/node, socket: %s, metrics: "off"}
 			t.Error(err)
 		}
 	})
-	for range 500 {
-		var err error
-		if r.Client, err = api.Dial(t.Context(), socket); err == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
+	for until := time.Now().Add(time.Minute); r.Client == nil && time.Now().Before(until) && len(done) == 0; time.Sleep(10 * time.Millisecond) {
+		r.Client, _ = api.Dial(t.Context(), socket)
 	}
 	if r.Client == nil {
 		err := r.stop()

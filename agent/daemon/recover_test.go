@@ -118,7 +118,7 @@ func TestStartRefusesGuardsLeftovers(t *testing.T) {
 			h, dir, _ := killedGuard(t)
 			h.guards()
 			tt.prepare(t, h, dir)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			err := Run(ctx, h.opt)
 			if err == nil || !strings.Contains(err.Error(), tt.says) {

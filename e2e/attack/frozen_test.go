@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestReleaseOfTheFrozen has a workload's process frozen, so that SIGKILL does not end it.
@@ -46,15 +45,11 @@ func TestReleaseOfTheFrozen(t *testing.T) {
 		freeze(job, cold)
 		release := b.start(root, berth, "release", "job", "--kill")
 		b.await("mark of the release", func() bool { return strings.Contains(b.ps("-o", "json"), `"releasing"`) }, release.out)
-		began := time.Now()
 		b.must(berth, "guard", "off")
 		b.must(berth, "run", "--name", "next", "--class", "LSE", "--cpus", "1", "--", "true")
-		if took := time.Since(began); took > 8*time.Second {
-			b.Errorf("the others waited for %v", took)
-		}
 		select {
 		case <-release.done:
-			b.Errorf("the release has ended meanwhile:\n%s", release.out)
+			b.Errorf("the others waited for the release:\n%s", release.out)
 		default:
 		}
 		if code := release.code(); code == 0 || !strings.Contains(release.out.String(), strconv.Itoa(job.Process.Pid)) || !strings.Contains(release.out.String(), "cold") {

@@ -118,7 +118,7 @@ func (h *Host) take(dir string) error {
 	}
 	ledger, err := kernel.OpenUndoLog(h.root, LedgerFile(dir), h.program)
 	if err != nil {
-		return errors.Join(err, lock.Close())
+		return errors.Join(err, kernel.Unlock(lock))
 	}
 	h.lock, h.ledger = lock, ledger
 	return nil

@@ -107,7 +107,7 @@ func lockTree(root *kernel.Root, tree, state, program string) (*os.File, error) 
 		return nil, fmt.Errorf("lock /%s: %w", tree, err)
 	}
 	if err := sign(root, f, state, program); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock /%s: %w", tree, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock /%s: %w", tree, err), kernel.Unlock(f))
 	}
 	return f, nil
 }

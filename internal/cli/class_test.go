@@ -123,11 +123,10 @@ func (h *classHost) agent() *api.Client {
 func (h *classHost) until(what string, try func() error) {
 	h.t.Helper()
 	var err error
-	for range 2000 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		if err = try(); err == nil {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	h.t.Fatalf("%s: %v", what, err)
 }

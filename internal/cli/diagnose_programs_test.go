@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"berth.dev/berth/cpuset"
@@ -266,8 +265,7 @@ func TestFind(t *testing.T) {
 func spinner(t *testing.T, name string) {
 	t.Helper()
 	cmd := exec.Command(fakekernel.Shell(t, name), "-c", spinning)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := startHere(cmd); err != nil {
 		t.Skip(err)
 	}
 	t.Cleanup(func() {

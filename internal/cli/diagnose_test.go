@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -112,12 +114,12 @@ func newLiveGroups(t *testing.T, cpu string) *liveGroups {
 
 // removeDir waits for the kernel to let go of processes that have ended.
 func removeDir(t *testing.T, dir string) {
+	t.Helper()
 	var err error
-	for range 100 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		if err = os.Remove(dir); err == nil {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Error(err)
 }
@@ -130,14 +132,35 @@ func (g *liveGroups) write(file, value string) {
 	}
 }
 
+// starts are made by a thread that lives as long as this process: the kernel kills a child with a
+// parent death signal when the thread that started it ends (prctl(2)), as those do that look into
+// the network namespaces of others.
+var starts = sync.OnceValue(func() chan<- func() {
+	c := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for start := range c {
+			start()
+		}
+	}()
+	return c
+})
+
+// startHere starts a process that ends with this one.
+func startHere(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	starts() <- func() { started <- cmd.Start() }
+	return <-started
+}
+
 // start runs a shell command in a group, on one CPU, until the test ends.
-func (g *liveGroups) start(group, script string) {
+func (g *liveGroups) start(group, script string) (pid int) {
 	g.t.Helper()
 	cmd := exec.Command("taskset", "-c", g.cpu, "sh", "-c", "read go; "+script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	hold, err := cmd.StdinPipe()
 	if err == nil {
-		err = cmd.Start()
+		err = startHere(cmd)
 	}
 	if err != nil {
 		g.t.Skip(err)
@@ -152,6 +175,7 @@ func (g *liveGroups) start(group, script string) {
 		}
 	}
 	_, _ = hold.Write([]byte("go\n"))
+	return cmd.Process.Pid
 }
 
 func (g *liveGroups) diagnose() (d diagnosis, code int) {
@@ -263,7 +287,11 @@ func TestDiagnoseQuota(t *testing.T) {
 
 func TestDiagnoseIdle(t *testing.T) {
 	g := newLiveGroups(t, "0")
-	g.start("victim", "exec sleep 1000")
+	pid := g.start("victim", "exec sleep 1000")
+	waitFor(t, "it sleeps", func() bool { // its start may have waited for a CPU
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && strings.Contains(string(text), " (sleep) S ")
+	})
 	if d, code := g.diagnose(); code != exitOK || len(d.Findings) > 0 {
 		t.Errorf("status %d: %+v", code, d)
 	}

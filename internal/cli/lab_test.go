@@ -449,11 +449,11 @@ func TestLabResumesForReal(t *testing.T) {
 func expectNothingLeft(t *testing.T, pid int) {
 	t.Helper()
 	var left []string
-	for range 100 { // the kernel takes a moment to end what was killed
+	// The kernel takes a moment to end what was killed.
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		if left = leftovers(pid); len(left) == 0 {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	t.Errorf("left behind: %q", left)
 }

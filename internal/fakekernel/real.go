@@ -74,7 +74,9 @@ func Shell(t testing.TB, name string) (path string) {
 	text, err := os.ReadFile(shell)
 	path = filepath.Join(t.TempDir(), name)
 	if err == nil {
+		syscall.ForkLock.RLock() // a child of another test that had the file open to write would make it busy
 		err = os.WriteFile(path, text, 0o755)
+		syscall.ForkLock.RUnlock()
 	}
 	if err != nil {
 		t.Fatal(err)

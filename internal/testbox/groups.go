@@ -98,7 +98,7 @@ func makeGroups(all []Hierarchy, group string) error {
 func removeGroups(all []Hierarchy, group string) error {
 	var errs []error
 	for _, h := range all {
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		err := removeTree(h.dir(group))
 		for err != nil && time.Now().Before(deadline) { // its processes are ending
 			time.Sleep(20 * time.Millisecond)

@@ -80,11 +80,10 @@ func Group(t T, dir string) {
 	}
 	t.Cleanup(func() {
 		var err error
-		for range 100 { // its processes end
+		for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) { // its processes end
 			if err = os.Remove("/" + dir); err == nil {
 				return
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
 		t.Errorf("%v", err)
 	})

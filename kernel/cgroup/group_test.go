@@ -485,7 +485,7 @@ func killGroup(t *testing.T, s site, byParent bool) {
 	s.apply(t, plan, err)
 	plan, err = g.Set(Limits{Frozen: On})
 	s.apply(t, plan, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	victim := g
 	if byParent {

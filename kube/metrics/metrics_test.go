@@ -136,7 +136,7 @@ func TestScrape(t *testing.T) {
 				"berth_workload_exclusive_cpus{" + of + " 1", "berth_workload_cpu_seconds_total{" + of + " 1.5", "berth_workload_memory_bytes{" + of + " 4096",
 			}
 			var text string
-			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 				answer, err := http.Get("http://" + l.Addr().String() + "/metrics")
 				if err != nil {
 					t.Fatal(err)
@@ -175,7 +175,7 @@ func TestListsWhenTold(t *testing.T) {
 	go func() { done <- s.Run(ctx) }()
 	comesTo := func(want int64) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); n.lists.Load() != want; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); n.lists.Load() != want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("listed %d times, want %d", n.lists.Load(), want)
 			}
@@ -198,7 +198,7 @@ func TestListsWhenTold(t *testing.T) {
 	comesTo(2)
 	n.fails.Store(true)
 	s.Note(api.Event{Event: agent.Event{Kind: agent.Placed}})
-	for end := time.Now().Add(10 * time.Second); n.lists.Load() < 4 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); n.lists.Load() < 4 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	if n.lists.Load() < 4 {
 		t.Error("a list that failed is not tried again")

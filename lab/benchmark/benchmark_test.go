@@ -69,13 +69,15 @@ func TestRun(t *testing.T) {
 	if len(r.Rounds) != 6 || !r.Complete || r.Setup.BenchmarkTook < lab.Duration(50*time.Millisecond) || r.Setup.Rate != 0 {
 		t.Errorf("%d rounds, complete %v, setup %+v", len(r.Rounds), r.Complete, r.Setup)
 	}
+	worked := false // a busy host may have no CPU for the neighbour in a round
 	for _, round := range r.Rounds {
 		if round.Told["p99"] != 900 || round.Seconds < 0.05 || round.Load.Offered != 0 || (round.Neighbour != nil) != (round.Scenario == lab.Unisolated) {
 			t.Errorf("%+v", round)
 		}
-		if round.Neighbour != nil && round.Neighbour.Work <= 0 {
-			t.Errorf("neighbour %+v", round.Neighbour)
-		}
+		worked = worked || round.Neighbour != nil && round.Neighbour.Work > 0
+	}
+	if !worked {
+		t.Error("the neighbour did nothing")
 	}
 	j := r.judged()
 	if v, ok := stats.Typical(j.Samples, lab.Baseline, lab.Throughput.Name); !ok || v != 5000 {

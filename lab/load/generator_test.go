@@ -30,7 +30,7 @@ func TestPartialWrites(t *testing.T) {
 	})
 	g, err := New(Config{
 		Target: Target{Addr: addr, Path: "/" + strings.Repeat("x", path)}, Rate: 100, Seed: 1, Connections: 2,
-		Window: 50 * time.Millisecond, Grace: 10 * time.Second,
+		Window: 50 * time.Millisecond, Grace: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func readRequest(conn net.Conn) (n int, err error) {
 func TestRunAllocatesNothing(t *testing.T) {
 	var addr string
 	startChild(t, "server").hear(t, &addr)
-	g, err := New(Config{Target: Target{Addr: addr, Path: "/"}, Rate: 5000, Seed: 1, Connections: 8, Window: 100 * time.Millisecond, Grace: 5 * time.Second})
+	g, err := New(Config{Target: Target{Addr: addr, Path: "/"}, Rate: 5000, Seed: 1, Connections: 8, Window: 100 * time.Millisecond, Grace: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,9 +174,10 @@ func TestClients(t *testing.T) {
 	if limit := int(3 * config.Window / (2 * time.Millisecond)); report.Offered > limit+3 {
 		t.Errorf("%d requests of 2 ms each by 3 clients in %s, at most %d are possible", report.Offered, config.Window, limit)
 	}
-	config.Rate = 20 / (config.Settle + config.Window).Seconds()
-	if report := generator.run(t, config); report.Offered > 20 || !slices.ContainsFunc(report.Perturbed, func(s string) bool { return strings.Contains(s, "room") }) {
-		t.Errorf("room for 20 requests: %d, %q", report.Offered, report.Perturbed)
+	const room = 5 // a busy host may not have the CPU for many more
+	config.Rate = room / (config.Settle + config.Window).Seconds()
+	if report := generator.run(t, config); report.Offered > room || !slices.ContainsFunc(report.Perturbed, func(s string) bool { return strings.Contains(s, "room") }) {
+		t.Errorf("room for %d requests: %d, %q", room, report.Offered, report.Perturbed)
 	}
 	if status, text := generator.finish(t, stderr); status != 0 || text != "" {
 		t.Errorf("exit status %d, %q", status, text)

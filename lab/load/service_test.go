@@ -20,7 +20,7 @@ import (
 func testConfig(addr string) Config {
 	return Config{
 		Target: Target{Addr: addr, Path: "/"}, Rate: 1000, Seed: 1, Connections: 4,
-		Settle: 20 * time.Millisecond, Window: 120 * time.Millisecond, Grace: 2 * time.Second,
+		Settle: 20 * time.Millisecond, Window: 120 * time.Millisecond, Grace: 30 * time.Second,
 	}
 }
 
@@ -85,8 +85,15 @@ func accounted(t *testing.T, c Config, r Report) {
 func TestGood(t *testing.T) {
 	t.Parallel()
 	config := testConfig(serve(t, good))
-	report := startChild(t, "generator").run(t, config)
-	accounted(t, config, report)
+	generator := startChild(t, "generator")
+	var report Report
+	for range 20 { // a busy host may have no CPU for one of the two as long as the window
+		report = generator.run(t, config)
+		accounted(t, config, report)
+		if report.DoneInWindow > 0 && report.CPUSeconds > 0 {
+			break
+		}
+	}
 	if report.Done != report.Offered || report.Reconnects != 0 || len(report.Perturbed) != 0 {
 		t.Errorf("done %d of %d, reconnects %d, perturbed %q", report.Done, report.Offered, report.Reconnects, report.Perturbed)
 	}
@@ -118,11 +125,18 @@ func TestStallIsPaidByAllThatWereDue(t *testing.T) {
 	})
 	config := testConfig(addr)
 	config.RawFile = filepath.Join(t.TempDir(), "raw.csv")
-	report := startChild(t, "generator").run(t, config)
-	accounted(t, config, report)
-
-	start := stall.Load() - report.WindowStart
-	end := start + int64(length)
+	generator := startChild(t, "generator")
+	var report Report
+	var start, end int64
+	for range 20 { // a busy host may have no CPU for the first request until the window is nearly over
+		stall.Store(0)
+		report = generator.run(t, config)
+		accounted(t, config, report)
+		start = stall.Load() - report.WindowStart
+		if end = start + int64(length); end <= int64(config.Window) {
+			break
+		}
+	}
 	due, late := 0, 0
 	for _, r := range readRaw(t, config.RawFile) {
 		if r.Due < start || r.Due >= end {
@@ -361,7 +375,7 @@ func TestServiceDies(t *testing.T) {
 	})
 	go func() { _ = server.Serve(listener) }()
 	config := testConfig(listener.Addr().String())
-	config.Grace = 50 * time.Millisecond
+	config.Grace = 3 * time.Second // in which 40 are answered on a busy host, too
 	report := startChild(t, "generator").run(t, config)
 	accounted(t, config, report)
 	if report.Done > 40 || report.Failed == 0 || report.Unfinished == 0 {

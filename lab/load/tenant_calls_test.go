@@ -55,7 +55,7 @@ func askStatus(t *testing.T, server *httptest.Server) int {
 // Each call is made as often as it says, and what waiting took is no time of its own.
 func TestCalls(t *testing.T) {
 	t.Parallel()
-	const wait, requests = 20 * time.Millisecond, 40
+	const wait, requests = 10 * time.Millisecond, 80
 	slow, slowCount := counting(t, wait, 200)
 	twice, twiceCount := counting(t, 0, 200)
 	rare, rareCount := counting(t, 0, 200)
@@ -65,7 +65,7 @@ func TestCalls(t *testing.T) {
 			t.Fatalf("status %d", status)
 		}
 	}
-	if a, b, c := slowCount.Load(), twiceCount.Load(), rareCount.Load(); a != 2*requests || b != 2*requests || c < 2 || c > 24 {
+	if a, b, c := slowCount.Load(), twiceCount.Load(), rareCount.Load(); a != 2*requests || b != 2*requests || c < 2 || c > 48 {
 		t.Errorf("%d, %d and %d calls in %d requests, want 2 each, 2 each, and one of four", a, b, c, requests)
 	}
 	addr := s.Listener.Addr().String()

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,7 +104,10 @@ func TestServeWrk(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "wrk")
 	script := "#!/bin/sh\ngrep -q berth-us \"${10}\" || exit 3\ncat <<'END'\n" + wrkSaid + "END\n"
-	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+	syscall.ForkLock.RLock() // a child of another test that had the file open to write would make it busy
+	err := os.WriteFile(program, []byte(script), 0o700)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	c := wrkConfig(t, program)

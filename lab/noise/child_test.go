@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -231,9 +232,7 @@ func TestTotalNeedsNoCooperation(t *testing.T) {
 	if err := n.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "stopped", func() bool {
-		return strings.HasPrefix(processState(n.cmd.Process.Pid), "T")
-	})
+	until(t, "all threads stopped", func() bool { return stopped(t, n.cmd.Process.Pid) })
 	total := n.counters.Total()
 	if total == 0 || n.counters.Total() != total {
 		t.Errorf("work %g, then %g, of a stopped neighbour", total, n.counters.Total())
@@ -383,8 +382,15 @@ func groupMembers(t *testing.T, group int) []string {
 	return members
 }
 
-// processState is the process's state letter and what follows.
-func processState(pid int) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return strings.TrimSpace(string(text[bytes.LastIndexByte(text, ')')+1:]))
+// stopped reports whether all threads of a process have stopped.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(tasks) > 0 && !slices.ContainsFunc(tasks, func(task string) bool {
+		text, err := os.ReadFile(task)
+		return err == nil && !bytes.HasPrefix(text[bytes.LastIndexByte(text, ')')+1:], []byte(" T "))
+	})
 }

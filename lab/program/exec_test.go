@@ -23,7 +23,7 @@ func served(t *testing.T, command string) (*kept, Exec, *load.Client) {
 			t.Cleanup(func() { c.Close() })
 			return k, e, c
 		}
-		if n > 1000 {
+		if n > 6000 {
 			t.Fatalf("%v; %s", err, &k.said)
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -92,7 +92,7 @@ func (k *kept) wait() error {
 // pids reads what a program writes into a file: its processes, once there are n of them.
 func pids(t *testing.T, file string, n int) []int {
 	t.Helper()
-	for range 2000 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		text, _ := os.ReadFile(file)
 		var all []int
 		for word := range strings.FieldsSeq(string(text)) {
@@ -105,7 +105,6 @@ func pids(t *testing.T, file string, n int) []int {
 		if len(all) >= n {
 			return all
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	t.Fatalf("%s does not come to have %d processes", file, n)
 	return nil
@@ -146,7 +145,7 @@ func TestKeepEndsAll(t *testing.T) {
 	if _, err := os.Stat(own); err == nil {
 		t.Error("its folder is still there")
 	}
-	if time.Since(began) > StopLimit {
+	if limit := StopLimit + 30*time.Second; time.Since(began) > limit { // beside others that want the CPU
 		t.Errorf("it took %s", time.Since(began))
 	}
 }
@@ -197,7 +196,7 @@ func TestHalt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pids")
 	k := keep(t, Config{Argv: Shell(fmt.Sprintf(`setsid sh -c 'echo $$ >> %[1]s; while :; do :; done' & echo $$ >> %[1]s; while :; do :; done`, file))})
 	all := pids(t, file, 2)
-	if err := Halt(k.cmd.Process.Pid, 0, 10*time.Second); err != nil {
+	if err := Halt(k.cmd.Process.Pid, 0, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range all {
@@ -212,13 +211,13 @@ func TestHalt(t *testing.T) {
 	}
 	for _, pid := range all {
 		for before, n := spent(t, pid), 0; spent(t, pid) == before; n++ {
-			if n > 1000 {
+			if n > 6000 {
 				t.Fatalf("process %d does not go on", pid)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	if err := Halt(k.cmd.Process.Pid, 0, 10*time.Second); err != nil {
+	if err := Halt(k.cmd.Process.Pid, 0, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if err := k.end(); err != nil { // although it is halted
@@ -236,7 +235,7 @@ func TestHaltVfork(t *testing.T) {
 	t.Parallel()
 	k := keep(t, Config{Argv: Shell(`while :; do /bin/true; done & while :; do /bin/true; done`)})
 	for i := range 400 {
-		if err := errors.Join(Halt(k.cmd.Process.Pid, 0, 10*time.Second), Resume(k.cmd.Process.Pid)); err != nil {
+		if err := errors.Join(Halt(k.cmd.Process.Pid, 0, time.Minute), Resume(k.cmd.Process.Pid)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(i%100) * 10 * time.Microsecond)
@@ -251,7 +250,7 @@ func TestHaltForking(t *testing.T) {
 	t.Parallel()
 	k := keep(t, Config{Argv: Shell(`while :; do sleep 300 & a=$!; sleep 300 & kill -9 $a $!; wait; done`)})
 	for i := range 400 {
-		if err := Halt(k.cmd.Process.Pid, 0, 10*time.Second); err != nil {
+		if err := Halt(k.cmd.Process.Pid, 0, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		all, err := Below(k.cmd.Process.Pid)
@@ -288,7 +287,7 @@ func TestHaltRepeated(t *testing.T) {
 		return info.Size()
 	}
 	for range 60 {
-		if err := Halt(k.cmd.Process.Pid, copies, 10*time.Second); err != nil {
+		if err := Halt(k.cmd.Process.Pid, copies, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		was := size()

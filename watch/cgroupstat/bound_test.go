@@ -126,7 +126,7 @@ func TestPopulated(t *testing.T) {
 // crowded reads events up to that of a crowd.
 func crowded(t *testing.T, w *Watcher) (c Crowd, before []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		e, err := w.Next(ctx)
@@ -352,7 +352,7 @@ func TestCrowdStorm(t *testing.T) {
 	}
 	<-done
 	// A scan may have found the end before the watcher has read what vanished.
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !maps.Equal(dirs(t, root), known) {
 		if err := next(ctx); err != nil {

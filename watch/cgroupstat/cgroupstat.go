@@ -355,7 +355,7 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 	if err == nil && f.root != "" {
 		by := f.dir
 		if !slices.ContainsFunc(s.to[from:], func(one watch.Sample) bool { return one.Quantity == watch.CPUPeriods }) {
-			by, err = f.limitAbove(s)
+			by, err = f.limitAbove(s, t.round)
 		}
 		if err == nil {
 			f.limit.goOn(by, s.to[from:])
@@ -385,30 +385,68 @@ func (r *Reader) readFile(f *file, t turn, s *sink) error {
 // one, with groups above that cannot be seen: what they do is not known. So it is for all services
 // of a host with systemd while nobody has set a weight or a quota. By is the directory of the group
 // that has the quota.
-func (f *file) limitAbove(s *sink) (by string, err error) {
-	for dir := f.dir; len(dir) > len(f.root); {
-		dir = path.Dir(dir)
-		quota, err := os.ReadFile(dir + "/cpu.max")
-		if gone(err) || err == nil && bytes.HasPrefix(quota, []byte("max")) {
-			continue
-		}
-		if err != nil {
-			return "", nil // not known, as in what may not be read
-		}
-		text, err := os.ReadFile(dir + "/cpu.stat")
-		if gone(err) {
-			continue
-		}
-		if err != nil {
-			return "", nil
-		}
-		return dir, limitV2(text, s)
+func (f *file) limitAbove(s *sink, round int) (by string, err error) {
+	if s.round != round {
+		clear(s.quotas)
+		s.round = round
 	}
-	if gone(unix.Access(f.root+"/cgroup.events", unix.F_OK)) { // which all groups but the root have
-		s.add(watch.CPUPeriods, 0)
-		s.add(watch.CPUThrottledPeriods, 0)
+	q := s.quotaFrom(path.Dir(f.dir), f.root)
+	for _, one := range q.told {
+		s.add(one.quantity, one.value)
 	}
-	return noLimit, nil
+	return q.by, q.err
+}
+
+// quota is what the quota of a group tells: by its directory, noLimit where there is none up to the
+// root, or "" where that is not known.
+type quota struct {
+	by   string
+	told []figure
+	err  error
+}
+
+// quotaFrom returns the quota of a group or of the closest one above that has one.
+func (s *sink) quotaFrom(dir, root string) quota {
+	q, ok := s.quotas[dir]
+	if ok {
+		return q
+	}
+	switch q, ok = quotaOf(dir); {
+	case ok:
+	case len(dir) > len(root):
+		q = s.quotaFrom(path.Dir(dir), root)
+	default:
+		q = quota{by: noLimit}
+		if gone(unix.Access(root+"/cgroup.events", unix.F_OK)) { // which all groups but the root have
+			q.told = []figure{{quantity: watch.CPUPeriods}, {quantity: watch.CPUThrottledPeriods}}
+		}
+	}
+	if s.quotas == nil {
+		s.quotas = map[string]quota{}
+	}
+	s.quotas[dir] = q
+	return q
+}
+
+// quotaOf reads the quota of a group; ok is false if it has none.
+func quotaOf(dir string) (q quota, ok bool) {
+	limit, err := os.ReadFile(dir + "/cpu.max")
+	if err == nil && bytes.HasPrefix(limit, []byte("max")) {
+		return quota{}, false
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(dir + "/cpu.stat")
+	}
+	if err != nil {
+		return quota{}, !gone(err) // not known, as in what may not be read
+	}
+	var s sink
+	q = quota{by: dir, err: limitV2(text, &s)}
+	for _, one := range s.to {
+		q.told = append(q.told, figure{quantity: one.Quantity, value: one.Value})
+	}
+	return q, true
 }
 
 // noLimit stands for the group that tells of no limit.

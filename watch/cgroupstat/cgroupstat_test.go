@@ -300,6 +300,65 @@ func TestLimitAbove(t *testing.T) {
 	}
 }
 
+// services are groups of a slice, without the cpu controller.
+func services(t testing.TB, count int) (tree Tree, names []string) {
+	t.Helper()
+	tree = Tree{Version: 2, Controllers: []string{"cpu"}, Dir: t.TempDir()}
+	for i := range count {
+		name := fmt.Sprintf("system.slice/s%03d.service", i)
+		dir := filepath.Join(tree.Dir, name)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/cpu.stat", []byte("usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return tree, names
+}
+
+// The quota above many groups is read once in a round, and anew in the next.
+func TestLimitAboveMany(t *testing.T) {
+	t.Parallel()
+	tr, names := services(t, 2)
+	s := NewSampler([]Tree{tr}, []Signal{Usage, Throttling})
+	defer s.Close()
+	for _, name := range names {
+		if err := s.Add(name, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slice := func(quota string, periods int) {
+		t.Helper()
+		stat := fmt.Sprintf("usage_usec 9000000\nnr_periods %d\nnr_throttled 1\n", periods)
+		for file, text := range map[string]string{"cpu.max": quota + " 100000\n", "cpu.stat": stat} {
+			if err := os.WriteFile(filepath.Join(tr.Dir, "system.slice", file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func(now watch.Time, name string) (periods float64) {
+		t.Helper()
+		samples, err := s.SampleGroup(now, name, Request{Read: SetOf(Throttling), Fresh: SetOf(Throttling)}, nil)
+		i := slices.IndexFunc(samples, func(one watch.Sample) bool { return one.Quantity == watch.CPUPeriods })
+		if err != nil || i < 0 {
+			t.Fatalf("%s: %v, %v", name, samples, err)
+		}
+		return samples[i].Value
+	}
+	slice("50000", 10)
+	first := read(1, names[0])
+	slice("50000", 13)
+	if second := read(1, names[1]); first != 10 || second != 10 {
+		t.Errorf("in one round %v and %v periods, want 10", first, second)
+	}
+	if first, second := read(2, names[0]), read(2, names[1]); first != 13 || second != 13 {
+		t.Errorf("in the next round %v and %v periods, want 13", first, second)
+	}
+	slice("max", 20)
+	if first := read(3, names[0]); first != 13 {
+		t.Errorf("without a quota %v periods, want the 13 of before", first)
+	}
+}
+
 func TestOpenGone(t *testing.T) {
 	t.Parallel()
 	if _, err := Open([]Tree{tree(t, 2, v2Files())}, "other"); !errors.Is(err, watch.ErrGone) {

@@ -128,7 +128,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 // BenchmarkSampler250 reads 250 groups of this host, or plain files where it may
 // not make groups: what Berth always watches, everything, and one signal at a
-// time. It reports the CPU time of a round; at one round per second, 5,000 µs are
+// time; and 250 services without the cpu controller, in plain files. It reports the CPU time of a round; at one round per second, 5,000 µs are
 // 0.5 % of a core.
 func BenchmarkSampler250(b *testing.B) {
 	sets := []struct {
@@ -147,6 +147,10 @@ func BenchmarkSampler250(b *testing.B) {
 			benchmarkSampler(b, trees, names, set.want)
 		})
 	}
+	b.Run("files/no-controller", func(b *testing.B) {
+		tree, names := services(b, 250)
+		benchmarkSampler(b, []Tree{tree}, names, []Signal{Usage, Throttling})
+	})
 	b.Run("files/always", func(b *testing.B) {
 		trees := []Tree{tree(b, 2, v2Files())}
 		var names []string

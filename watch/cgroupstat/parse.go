@@ -15,6 +15,10 @@ type sink struct {
 	to     []watch.Sample
 	sample watch.Sample
 	buf    []byte // for the text
+	// quotas are those above groups without the cpu controller, by the directory that is looked
+	// at first, as read in a round: many groups are below the same.
+	quotas map[string]quota
+	round  int
 }
 
 func (s *sink) add(q watch.Quantity, value float64) {

@@ -50,28 +50,21 @@ func TestPrograms(t *testing.T) {
 		t.Fatal("the program is not told of")
 		return 0, 0, 0
 	}
-	until := time.Now().Add(20 * time.Second)
-	for {
-		time.Sleep(200 * time.Millisecond)
-		if ended, other, _ := waits(read(t, p)); ended > 0 && other > 50*time.Millisecond {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatalf("%+v", read(t, p).Groups)
-		}
+	if !holds(func() bool {
+		ended, other, _ := waits(read(t, p))
+		return ended > 0 && other > 50*time.Millisecond
+	}) {
+		t.Fatalf("%+v", read(t, p).Groups)
 	}
 	if err := p.Remove(two); err != nil {
 		t.Fatal(err)
 	}
 	_, _, before := waits(read(t, p))
-	for {
-		time.Sleep(200 * time.Millisecond)
-		if _, _, rest := waits(read(t, p)); rest-before > 50*time.Millisecond {
-			break
-		}
-		if time.Now().After(until.Add(20 * time.Second)) {
-			t.Fatalf("%+v", read(t, p).Groups)
-		}
+	if !holds(func() bool {
+		_, _, rest := waits(read(t, p))
+		return rest-before > 50*time.Millisecond
+	}) {
+		t.Fatalf("%+v", read(t, p).Groups)
 	}
 }
 

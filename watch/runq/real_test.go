@@ -68,14 +68,24 @@ func newHeavyGroup(t testing.TB, root, name string) string {
 
 // removeGroup waits for the kernel to let go of tasks that have ended.
 func removeGroup(t testing.TB, dir string) {
+	t.Helper()
 	var err error
-	for range 100 {
-		if err = unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !holds(func() bool {
+		err = unix.Rmdir(dir)
+		return err == nil || errors.Is(err, unix.ENOENT)
+	}) {
+		t.Errorf("remove %s: %v", dir, err)
 	}
-	t.Errorf("remove %s: %v", dir, err)
+}
+
+// holds waits until something holds, and says whether it did: on a busy host that takes long.
+func holds(what func() bool) bool {
+	for until := time.Now().Add(time.Minute); !what(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(until) {
+			return false
+		}
+	}
+	return true
 }
 
 func write(t testing.TB, path, value string) {
@@ -107,6 +117,20 @@ func start(t testing.TB, root, group string, cmd *exec.Cmd) (pid int) {
 
 func spin(t testing.TB, root, group string) (pid int) {
 	return start(t, root, group, exec.Command("sh", "-c", "while :; do :; done"))
+}
+
+// awaitState waits until a process sleeps ('S'), or is stopped ('T').
+func awaitState(t testing.TB, pid int, state byte) {
+	t.Helper()
+	if !holds(func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text[strings.LastIndexByte(string(text), ')')+2] == state
+	}) {
+		t.Fatalf("process %d is not in state %c", pid, state)
+	}
 }
 
 func allowedCPUs(t testing.TB) (allowed unix.CPUSet) {
@@ -177,14 +201,25 @@ func read(t testing.TB, p *Probe) *Snapshot {
 	return s
 }
 
-// during returns what the first group suffered in a quarter of a second.
+// settled reads while the first group has no long wait under way: what that has cost so far has
+// culprits, and is not counted yet. Where the host has no CPU to give, such waits are longer.
+func settled(t *testing.T, p *Probe) (s *Snapshot) {
+	t.Helper()
+	holds(func() bool {
+		s = read(t, p)
+		return (sum(s.Groups[0].Shares) - s.Groups[0].Wait).Abs() < 10*time.Millisecond
+	})
+	return s
+}
+
+// during returns what the first group suffered in a quarter of a second or little more.
 func during(t *testing.T, p *Probe) *Group {
 	t.Helper()
 	time.Sleep(20 * time.Millisecond) // until all run
-	before := read(t, p)
+	before := settled(t, p)
 	time.Sleep(250 * time.Millisecond)
 	var delta Snapshot
-	delta.Since(before, read(t, p))
+	delta.Since(before, settled(t, p))
 	g := &delta.Groups[0]
 	t.Logf("%d waits, %v, by %v, cost %v in %d runs", g.Waits, g.Wait, g.Shares, delta.Cost.Time, delta.Cost.Runs)
 	if n := lost(t, p); n != 0 || g.Dropped != (Share{}) {
@@ -266,12 +301,12 @@ func TestForeignWaitIsTheCulprits(t *testing.T) {
 	spin(t, root, culprit)
 	p := open(t, Options{Root: root}, victim)
 	shown(t, func(t *attempt) {
-		before := runDelay(t.T, pid)
-		start := read(t.T, p)
+		least, start, most := runDelay(t.T, pid), read(t.T, p), runDelay(t.T, pid)
 		g := during(t.T, p)
+		least, most = runDelay(t.T, pid)-most, -least // what the kernel counted between the snapshots, at least
 		var whole Snapshot
 		whole.Since(start, read(t.T, p))
-		kernels := runDelay(t.T, pid) - before
+		most += runDelay(t.T, pid) // and around them: this process may have waited between any two of these readings
 
 		if len(g.Shares) == 0 {
 			t.Errorf("nobody had the CPU meanwhile")
@@ -287,8 +322,8 @@ func TestForeignWaitIsTheCulprits(t *testing.T) {
 			t.Errorf("the culprit never pre-empted, want some")
 		}
 		// The kernel keeps the same figure by other means.
-		if off := (whole.Groups[0].Wait - kernels).Abs(); off > kernels/10 {
-			t.T.Errorf("waited %v, want the %v of schedstat", whole.Groups[0].Wait, kernels)
+		if w := whole.Groups[0].Wait; w < least-least/10 || w > most+most/10 {
+			t.T.Errorf("waited %v, want the %v to %v of schedstat", w, least, most)
 		}
 	})
 }
@@ -324,7 +359,7 @@ func TestOwnWaitIsSelf(t *testing.T) {
 func TestIdleGroupHasNoWait(t *testing.T) {
 	root := realRoot(t)
 	victim, culprit := newGroup(t, root, "victim"), newGroup(t, root, "culprit")
-	start(t, root, victim, exec.Command("sleep", "60"))
+	awaitState(t, start(t, root, victim, exec.Command("sleep", "1000")), 'S')
 	spin(t, root, culprit)
 	if g := during(t, open(t, Options{Root: root}, victim)); g.Waits != 0 || len(g.Shares) != 0 {
 		t.Errorf("a sleeping group waited: %+v", g)
@@ -396,13 +431,7 @@ func movedUnseenWaitsNoMore(t *testing.T, beside string) {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for state := byte('R'); state != 'T'; time.Sleep(time.Millisecond) {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		state = text[strings.LastIndexByte(string(text), ')')+2]
-	}
+	awaitState(t, pid, 'T')
 	other := uint32(1)
 	if firstCPU(t) == 1 {
 		other = 0
@@ -419,14 +448,13 @@ func movedUnseenWaitsNoMore(t *testing.T, beside string) {
 	if err := errors.Join(p.objects.Cpus.Put(other, c), p.objects.Stamps.Put(uint32(pid)&(32768-1), made), unix.Kill(pid, unix.SIGCONT)); err != nil {
 		t.Fatal(err)
 	}
-	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(time.Millisecond) {
+	holds(func() bool {
+		done := c.Waiting[0].Tasks == 0 // and a look later, all of it
 		if err := p.objects.Cpus.Lookup(other, &c); err != nil {
 			t.Fatal(err)
 		}
-		if c.Waiting[0].Tasks == 0 {
-			break
-		}
-	}
+		return done
+	})
 	if w := c.Waiting[0]; w.Tasks != 0 || w.Throttled != 0 || w.Left != 0 {
 		t.Errorf("%+v waits on CPU %d, want none", w, other)
 	}
@@ -461,16 +489,13 @@ func TestLeftUnseenIsCounted(t *testing.T) {
 		if err := errors.Join(err, p.objects.Cpus.Put(cpu, c)); err != nil {
 			t.Fatal(err)
 		}
-		for range 5000 {
+		holds(func() bool {
 			done := w.Left == 0 // and a look later, all of it
 			if err := p.objects.Cpus.Lookup(cpu, &c); err != nil {
 				t.Fatal(err)
 			}
-			if done {
-				break
-			}
-			time.Sleep(ms)
-		}
+			return done
+		})
 		if w.Left != 0 || w.Tasks != tc.remain || w.Throttled != tc.remain || c.Mask != tc.remain {
 			t.Errorf("%s: mask %d, %+v, want %d tasks", tc.name, c.Mask, w, tc.remain)
 		}
@@ -539,10 +564,10 @@ func TestRearm(t *testing.T) {
 	root := realRoot(t)
 	victim := newHeavyGroup(t, root, "victim")
 	p := open(t, Options{Root: root}, victim)
-	spin(t, root, victim)
-	spin(t, root, victim)
 	begin := time.Now()
-	time.Sleep(50 * time.Millisecond)
+	spin(t, root, victim)
+	spin(t, root, victim)
+	holds(func() bool { return read(t, p).Groups[0].Wait > 20*time.Millisecond })
 	if err := p.Disarm(); err != nil {
 		t.Fatal(err)
 	}
@@ -556,10 +581,12 @@ func TestRearm(t *testing.T) {
 	if err := p.Arm(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond)
-	s := read(t, p)
+	var g Group
+	holds(func() bool {
+		g = read(t, p).Groups[0]
+		return g.Wait > counted
+	})
 	armed += time.Since(begin)
-	g := s.Groups[0]
 	if g.Wait <= counted || sum(g.Shares) > armed+5*time.Millisecond {
 		t.Errorf("waited %v after %v, shares %v, want more, and at most the %v that it was armed", g.Wait, counted, sum(g.Shares), armed)
 	}
@@ -571,7 +598,7 @@ func TestAddRemove(t *testing.T) {
 	p := open(t, Options{Root: root, Room: 1}, one)
 	spin(t, root, one)
 	spin(t, root, one)
-	if g := during(t, p); g.Waits == 0 {
+	if !holds(func() bool { return during(t, p).Waits > 0 }) {
 		t.Error("no waits before removal")
 	}
 	for _, tc := range []struct {
@@ -611,8 +638,11 @@ func TestNoRoomForCulprits(t *testing.T) {
 	}
 	spin(t, root, victim)
 	spin(t, root, victim)
-	time.Sleep(100 * time.Millisecond)
-	g := read(t, p).Groups[0]
+	var g Group
+	holds(func() bool {
+		g = read(t, p).Groups[0]
+		return g.Dropped.Wait >= 30*time.Millisecond && g.Wait >= 30*time.Millisecond && g.Dropped.Preemptions > 0
+	})
 	if g.Dropped.Wait < 30*time.Millisecond || g.Dropped.Preemptions == 0 || sum(g.Shares) != 0 {
 		t.Errorf("dropped %+v, charged %v, want all dropped", g.Dropped, sum(g.Shares))
 	}
@@ -635,7 +665,7 @@ func TestNoRoomForWaits(t *testing.T) {
 	}
 	spin(t, root, victim)
 	spin(t, root, victim)
-	time.Sleep(50 * time.Millisecond)
+	holds(func() bool { return lost(t, p) > 0 })
 	if n, s := lost(t, p), read(t, p); n == 0 || s.Groups[0].Waits != 0 {
 		t.Errorf("lost %d waits, recorded %d, want all lost", n, s.Groups[0].Waits)
 	}
@@ -723,7 +753,7 @@ func TestCrowdedGroupCostsItself(t *testing.T) {
 }
 
 // TestYoungGroupsCountAsTheirParent has the CPU taken by groups that live for less than
-// 100 ms each, one within another: the group around them is the culprit, and none of
+// a second each, one within another: the group around them is the culprit, and none of
 // them takes a place among the culprits.
 func TestYoungGroupsCountAsTheirParent(t *testing.T) {
 	root := realRoot(t)
@@ -732,6 +762,7 @@ func TestYoungGroupsCountAsTheirParent(t *testing.T) {
 	spinner := spin(t, root, batch)
 	p := open(t, Options{Root: root}, victim)
 	stop, ended := make(chan struct{}), make(chan error)
+	var oldest time.Duration
 	procs := func(path ...string) string {
 		return filepath.Join(append([]string{root, batch}, append(path, "cgroup.procs")...)...)
 	}
@@ -739,9 +770,12 @@ func TestYoungGroupsCountAsTheirParent(t *testing.T) {
 		for i := 0; ; i++ {
 			outer, pid := fmt.Sprint(i), []byte(strconv.Itoa(spinner))
 			dir := filepath.Join(root, batch, outer, "inner")
+			born := time.Now()
 			err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(procs(outer, "inner"), pid, 0))
 			time.Sleep(50 * time.Millisecond)
-			err = errors.Join(err, os.WriteFile(procs(), pid, 0), unix.Rmdir(dir), unix.Rmdir(filepath.Dir(dir)))
+			err = errors.Join(err, os.WriteFile(procs(), pid, 0))
+			oldest = max(oldest, time.Since(born))
+			err = errors.Join(err, unix.Rmdir(dir), unix.Rmdir(filepath.Dir(dir)))
 			select {
 			case <-stop:
 				ended <- err
@@ -772,12 +806,17 @@ func TestYoungGroupsCountAsTheirParent(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	if oldest > 900*time.Millisecond {
+		t.Skipf("a group lived for %v, as this host had no CPU for the test: it counts by itself", oldest)
+	}
+	places := 0 // of the group around them; the name of one that has ended is that, too
 	for _, s := range all {
 		id, ok := s.Culprit.Group()
 		if !ok {
 			continue
 		}
-		if name, err := p.Name(id); err != nil || strings.HasPrefix(name, batch+"/") {
+		name, err := p.Name(id)
+		if places += strings.Count(name, batch); places > 1 || err != nil {
 			t.Errorf("a culprit of its own: %v, %q, %v", s, name, err)
 		}
 	}

@@ -77,6 +77,8 @@ func newRuntime(t *testing.T) *runtime {
 	dir, err := os.MkdirTemp("", "nri") // a socket's path is short
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	adaptation.SetPluginRegistrationTimeout(2 * time.Minute) // how soon it answers is for others to test
+	adaptation.SetPluginRequestTimeout(2 * time.Minute)
 	r := &runtime{t: t, socket: filepath.Join(dir, "s"), synced: make(chan struct{}, 100)}
 	list := func(ctx context.Context, plugin adaptation.SyncCB) error {
 		r.mu.Lock()
@@ -118,7 +120,7 @@ func (r *runtime) connected() {
 	r.t.Helper()
 	select {
 	case <-r.synced:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		r.t.Fatal("the plugin does not connect")
 	}
 	r.nri.BlockPluginSync().Unblock()
@@ -186,7 +188,7 @@ func TestReload(t *testing.T) {
 	configure("reserved: 0\n")
 	ctx, stop := context.WithCancel(context.Background())
 	said, ended := &log{}, make(chan int, 1)
-	args := []string{"nri", "--root", host(t, "1s1n8c1t"), "--config", file, "--nri-socket", r.socket, "--state", filepath.Join(t.TempDir(), "state"), "--metrics", "off", "--guard", "off"}
+	args := []string{"nri", "--root", host(t, "1s1n8c1t"), "--config", file, "--nri-socket", r.socket, "--state", filepath.Join(t.TempDir(), "state"), "--metrics", "off", "--guard", "off", "--budget", "1m"}
 	go func() { ended <- program().Run(ctx, strings.NewReader(""), said, said, args) }()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -195,7 +197,7 @@ func TestReload(t *testing.T) {
 	})
 	says := func(text string) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !strings.Contains(said.String(), text); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !strings.Contains(said.String(), text); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it never says %q", text)
 			}
