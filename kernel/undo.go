@@ -83,8 +83,8 @@ type reverted struct {
 }
 
 // revertAll undoes entries, the last first, and goes on after errors. An entry whose
-// directory could then be removed all the same counts as Gone. A path outside the trees
-// of control groups that is no power setting is refused. The error is about the log.
+// directory could then be removed all the same counts as Gone. A path outside the ground
+// that mounts.go describes is refused. The error is about the log.
 func (r *Root) revertAll(entries []*entry, log *UndoLog) ([]reverted, error) {
 	var all []reverted
 	var errs []error

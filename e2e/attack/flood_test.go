@@ -121,12 +121,13 @@ func TestConnectionsOfAStranger(t *testing.T) {
 			b.ps()
 			b.must(berth, "run", "--class", "BE", "--", "true")
 			status, _, _, err := browse(pageTCP, "GET", "http://localhost:9750/metrics", "")
-			for time.Since(start) < time.Minute && (err != nil || status != 200) { // 503 while others scrape
+			refused := 0
+			for ; time.Since(start) < time.Minute && (err != nil || status != 200); refused++ { // 503 while others scrape
 				status, _, _, err = browse(pageTCP, "GET", "http://localhost:9750/metrics", "")
 			}
 			took := time.Since(start)
 			now, nowRSS := descriptors(b, pid), resident(b, pid)
-			b.Logf("%q: %v, descriptors %d -> %d, resident %d -> %d MiB", attack[2:], took, before, now, rss>>20, nowRSS>>20)
+			b.Logf("%q: %v, %d scrapes refused, descriptors %d -> %d, resident %d -> %d MiB", attack[2:], took, refused, before, now, rss>>20, nowRSS>>20)
 			if err != nil || status != 200 {
 				b.Errorf("%q: metrics: %d, %v", attack[2:], status, err)
 			}
