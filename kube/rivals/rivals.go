@@ -4,6 +4,7 @@
 package rivals
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ type Rival struct {
 	Who    string // "the kubelet's CPU manager"
 	Why    string // what says so
 	Remedy string // what to change
-	Unsure bool   // only the name of a process says so, and that process could set no CPUs
+	Unsure bool   // only the name of a process says so, of one that nothing shows to set CPUs
 }
 
 // Error says all of it.
@@ -59,22 +60,28 @@ func Find(host fs.FS) (all []Rival, err error) {
 // kubeletDir is where the kubelet has its state unless --root-dir says another directory.
 const kubeletDir = "var/lib/kubelet"
 
-// process is what a process may do: anybody names programs as he likes.
+// process is what a process may do: anybody names programs as he likes. Root writes to control
+// groups by the modes of their files, without a capability, wherever it sees them.
 type process struct {
 	root     bool // its user is root, of the host's users, in all respects
-	admin    bool // and it has CAP_SYS_ADMIN, as what writes to control groups of others has
-	hostPIDs bool // it is in no PID namespace but the host's
+	admin    bool // and it has CAP_SYS_ADMIN, as services and privileged pods have
+	hostPIDs bool // it is in no PID namespace but the host's, as are services and pods that manage a host
 }
+
+// manages reports whether it is root and more than any pod: a service, a privileged pod, or one
+// that sees the host's processes.
+func (p process) manages() bool { return p.root && (p.admin || p.hostPIDs) }
 
 // capSysAdmin is the bit of CAP_SYS_ADMIN (capabilities(7)).
 const capSysAdmin = 21
 
-// processOf reads status and uid_map of a process (user_namespaces(7)): the map is that of the
-// users of a host only in the first user namespace. A link in ns would tell, too, but only those
-// who may trace the process.
+// processOf reads status and uid_map of a process (user_namespaces(7)): its map is that of the
+// first process only in the user namespace of the host, which need not be the first of the
+// kernel. A link in ns would tell, too, but only those who may trace the process.
 func processOf(host fs.FS, pid string) (p process) {
 	status, _ := fs.ReadFile(host, path.Join("proc", pid, "status"))
 	users, _ := fs.ReadFile(host, path.Join("proc", pid, "uid_map"))
+	first, _ := fs.ReadFile(host, "proc/1/uid_map")
 	var root, admin bool
 	for line := range strings.Lines(string(status)) {
 		key, value, _ := strings.Cut(line, ":")
@@ -89,7 +96,7 @@ func processOf(host fs.FS, pid string) (p process) {
 			p.hostPIDs = len(fields) == 1
 		}
 	}
-	p.root = root && slices.Equal(strings.Fields(string(users)), []string{"0", "0", "4294967295"})
+	p.root = root && len(users) > 0 && bytes.Equal(users, first)
 	p.admin = p.root && admin
 	return p
 }
@@ -217,7 +224,7 @@ func running(host fs.FS) (all []Rival, dirs []string, err error) {
 		switch p := processOf(host, e.Name()); {
 		case rival:
 			r.Why = "process " + e.Name()
-			r.Unsure = !p.admin && !(name == policyPlugin && p.root && plugs(host, e.Name())) // the runtime writes for a plugin
+			r.Unsure = !p.manages() && !(name == policyPlugin && p.root && plugs(host, e.Name())) // the runtime writes for a plugin
 			all = append(all, r)
 		case p.admin && p.hostPIDs: // a path of a container's is none of the host's
 			if dir := rootDir(host, e.Name()); dir != "" && !slices.Contains(dirs, dir) {

@@ -87,13 +87,15 @@ func TestUnsure(t *testing.T) {
 		"a service":                          {played{"cri-resmgr", rootUser, allCaps, "40", hostMap, hostMounts}, true},
 		"a control plane":                    {played{"cpu-control-pla", rootUser, allCaps, "40 1", hostMap, podMounts}, true},
 		"any pod":                            {played{"koordlet", rootUser, podCaps, "40 7", hostMap, podMounts}, false},
-		"any pod with the host's PIDs":       {played{"koordlet", rootUser, podCaps, "40", hostMap, podMounts}, false},
+		"not privileged, the host's PIDs":    {played{"koordlet", rootUser, podCaps, "40", hostMap, podMounts}, true},
+		"the same without capabilities":      {played{"koordlet", rootUser, "0", "40", hostMap, podMounts}, true},
+		"a pod's own users, the host's PIDs": {played{"koordlet", rootUser, podCaps, "40", podMap, podMounts}, false},
 		"a pod with users of its own":        {played{"koordlet", "65536\t65536\t65536\t65536", allCaps, "40 7", podMap, podMounts}, false},
 		"the same, as its reader sees it":    {played{"koordlet", rootUser, allCaps, "40 7", podMap, podMounts}, false},
 		"a user":                             {played{"koordlet", "1000\t1000\t1000\t1000", "0", "40", hostMap, hostMounts}, false},
 		"a user's link to a setuid program":  {played{"cri-resmgr", "1000\t0\t0\t0", allCaps, "40", hostMap, hostMounts}, false},
 		"nothing known":                      {played{name: "koordlet"}, false},
-		"no number":                          {played{"koordlet", rootUser, "lots", "40", hostMap, ""}, false},
+		"no number":                          {played{"koordlet", rootUser, "lots", "40 7", hostMap, ""}, false},
 		"a plugin":                           {played{"nri-resource-po", rootUser, "0", "40 1", hostMap, nriMount}, true},
 		"a plugin that sees all of it":       {played{"nri-resource-po", rootUser, "0", "40 1", hostMap, podMounts + "93 90 0:25 / /host/run rw - tmpfs tmpfs rw\n"}, true},
 		"a plugin that is a service":         {played{"nri-resource-po", rootUser, "0", "40", hostMap, hostMounts}, true},
@@ -102,17 +104,38 @@ func TestUnsure(t *testing.T) {
 		"no pod but with a directory beside": {played{"nri-resource-po", rootUser, podCaps, "40 1", hostMap, podMounts + "93 90 0:25 /nri-of-mine /run/nri rw - tmpfs tmpfs rw\n"}, false},
 		"a koordlet that only sees runtimes": {played{"koordlet", rootUser, podCaps, "40 1", hostMap, nriMount}, false},
 	} {
-		host := fstest.MapFS{"proc/1/mountinfo": {Data: []byte(hostMounts)}, "opt/nri/plugins/50-balloons": {}}
+		host := fstest.MapFS{"proc/1/mountinfo": {Data: []byte(hostMounts)}, "proc/1/uid_map": {Data: []byte(hostMap)}, "opt/nri/plugins/50-balloons": {}}
 		c.p.on(host, "40")
 		all, err := Find(host)
 		if err != nil || len(all) != 2 || all[0].Unsure || all[1].Unsure == c.sure {
 			t.Errorf("%s: %+v, %v, sure %t", name, all, err, c.sure)
 		}
 	}
-	host := fstest.MapFS{}
-	played{"nri-resource-po", rootUser, "0", "40 1", hostMap, nriMount}.on(host, "40")
-	if all, err := Find(host); err != nil || len(all) != 1 || !all[0].Unsure {
-		t.Errorf("the host's mounts are not known: %+v, %v", all, err)
+	for missing, p := range map[string]played{
+		"mountinfo": {"nri-resource-po", rootUser, "0", "40 1", hostMap, nriMount},
+		"uid_map":   {"koordlet", rootUser, allCaps, "40", hostMap, hostMounts},
+	} {
+		host := fstest.MapFS{"proc/1/mountinfo": {Data: []byte(hostMounts)}, "proc/1/uid_map": {Data: []byte(hostMap)}}
+		delete(host, "proc/1/"+missing)
+		p.on(host, "40")
+		if all, err := Find(host); err != nil || len(all) != 1 || !all[0].Unsure {
+			t.Errorf("%s of the host is not known: %+v, %v", missing, all, err)
+		}
+	}
+}
+
+// The users of a node that is itself in a user namespace are those of its first process.
+func TestUsersOfANode(t *testing.T) {
+	t.Parallel()
+	const nodeMap = "         0     100000      65536\n"
+	for users, node := range map[string]bool{nodeMap: true, podMap: false, hostMap: false} {
+		host := fstest.MapFS{"proc/1/uid_map": {Data: []byte(nodeMap)}, "data/cpu_manager_state": {Data: []byte(`{"policyName":"static"}`)}, "proc/41/cmdline": {Data: []byte("kubelet\x00--root-dir=/data\x00")}}
+		played{"koordlet", rootUser, allCaps, "40", users, hostMounts}.on(host, "40")
+		played{"kubelet", rootUser, allCaps, "41", users, hostMounts}.on(host, "41")
+		all, err := Find(host)
+		if sure, kubelet := err == nil && !all[len(all)-1].Unsure, len(all) == 2; sure != node || kubelet != node {
+			t.Errorf("map %q: %+v, %v", users, all, err)
+		}
 	}
 }
 
@@ -134,7 +157,7 @@ func TestStateElsewhere(t *testing.T) {
 		"of another user root": {played{"kubelet", rootUser, allCaps, "40", podMap, ""}, slash, false},
 		"of another name":      {played{"kubelets", rootUser, allCaps, "40", hostMap, ""}, slash, false},
 	} {
-		host := fstest.MapFS{"proc/40/cmdline": {Data: []byte(c.cmdline)}, "data/cpu_manager_state": {Data: []byte(`{"policyName":"static"}`)}}
+		host := fstest.MapFS{"proc/1/uid_map": {Data: []byte(hostMap)}, "proc/40/cmdline": {Data: []byte(c.cmdline)}, "data/cpu_manager_state": {Data: []byte(`{"policyName":"static"}`)}}
 		c.p.on(host, "40")
 		all, err := Find(host)
 		if err != nil || (len(all) == 1) != c.found || c.found && !strings.Contains(all[0].Why, "/data/cpu_manager_state") {

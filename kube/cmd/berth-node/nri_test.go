@@ -116,9 +116,10 @@ func TestUnsureRival(t *testing.T) {
 	t.Parallel()
 	for status, code := range map[string]int{"Uid:\t0 0 0 0\nCapEff:\t200000\n": 1, "Uid:\t0 0 0 0\nCapEff:\ta80425fb\n": 2, "Uid:\t1000 0 0 0\nCapEff:\t200000\n": 2} {
 		root := t.TempDir()
-		err := os.MkdirAll(filepath.Join(root, "proc/40"), 0o755)
-		for file, text := range map[string]string{"comm": "koordlet\n", "status": status, "uid_map": "0 0 4294967295\n"} {
-			err = errors.Join(err, os.WriteFile(filepath.Join(root, "proc/40", file), []byte(text), 0o644))
+		err := errors.Join(os.MkdirAll(filepath.Join(root, "proc/1"), 0o755), os.MkdirAll(filepath.Join(root, "proc/40"), 0o755))
+		const users = "0 0 4294967295\n"
+		for file, text := range map[string]string{"40/comm": "koordlet\n", "40/status": status, "40/uid_map": users, "1/uid_map": users} {
+			err = errors.Join(err, os.WriteFile(filepath.Join(root, "proc", file), []byte(text), 0o644))
 		}
 		if err != nil {
 			t.Fatal(err)
