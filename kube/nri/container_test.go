@@ -177,7 +177,8 @@ func TestWhose(t *testing.T) {
 	opt, heard := options(t, "1s1n4c1t")
 	p := open(t, opt)
 	p.name("c1", &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: "default/web/a~uid-web"}, Group: "kubepods/podx/c1"}})
-	step := &kernel.StepError{Step: kernel.Step{Path: "sys/fs/cgroup/kubepods/podx/c1/cpu.max"}, Err: errors.New("no")}
+	step := failedStep("kubepods/podx/c1/cpu.max")
+	nobodys := failedStep("system.slice/cpu.max")
 	for name, c := range map[string]struct {
 		tell func()
 		want string // namespace, pod, container, text
@@ -190,7 +191,8 @@ func TestWhose(t *testing.T) {
 		"of nobody":         {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
 		"both":              {func() { p.tellNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
 		"neither":           {func() { p.tellNode(agent.Event{Text: "gone"}) }, "   gone"},
-		"a write":           {func() { p.tellFailed(fmt.Errorf("repair: %w", step)) }, "default web a repair: " + step.Error()},
+		"a write":           {func() { p.tellFailed(step) }, "default web a " + step.Error()},
+		"nobody's write":    {func() { p.tellFailed(nobodys) }, "   " + nobodys.Error()},
 		"an error":          {func() { p.tellFailed(errors.New("no")) }, "   no"},
 	} {
 		before := len(heard.all)
@@ -201,6 +203,40 @@ func TestWhose(t *testing.T) {
 		e := heard.all[before]
 		if got := fmt.Sprintf("%s %s %s %s", e.Namespace, e.Pod, e.Container, e.Text); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func failedStep(file string) *kernel.StepError {
+	return &kernel.StepError{Step: kernel.Step{Path: "sys/fs/cgroup/" + file}, Err: errors.New("no")}
+}
+
+// A pod is told of its own writes and nothing of others'; the node is told of all.
+func TestFailuresOfSeveral(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "1s1n4c1t")
+	p := open(t, opt)
+	for _, name := range []string{"x", "y"} {
+		p.name(name, &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: name + "/web/a"}, Group: "kubepods/" + name + "/c"}})
+	}
+	x, y, nobodys := failedStep("kubepods/x/c/cpu.max"), failedStep("kubepods/y/c/cpu.max"), failedStep("system.slice/cpu.max")
+	for name, c := range map[string]struct {
+		err  error
+		pods map[string]string // what is told, by namespace
+	}{
+		"with words":            {fmt.Errorf("refused beside %w", x), map[string]string{"x": x.Error(), "": "refused beside " + x.Error()}},
+		"joined":                {errors.Join(fmt.Errorf("refused: %w", x), y), map[string]string{"x": x.Error(), "y": y.Error(), "": "refused: " + x.Error() + "\n" + y.Error()}},
+		"with what is nobody's": {errors.Join(nobodys, x), map[string]string{"x": x.Error(), "": nobodys.Error() + "\n" + x.Error()}},
+		"with no write":         {errors.Join(errors.New("no"), y), map[string]string{"y": y.Error(), "": "no\n" + y.Error()}},
+	} {
+		before := len(heard.all)
+		p.tellFailed(c.err)
+		got := map[string]string{}
+		for _, e := range heard.all[before:] {
+			got[e.Namespace] += e.Text
+		}
+		if !maps.Equal(got, c.pods) {
+			t.Errorf("%s: %q, want %q", name, got, c.pods)
 		}
 	}
 }

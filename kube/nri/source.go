@@ -1,7 +1,6 @@
 package nri
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -166,13 +165,35 @@ func (p *Plugin) tellNode(e agent.Event) {
 	p.tell(w.event(string(e.Kind), text))
 }
 
-// tellFailed tells what failed, and whose it is if it is a write.
+// tellFailed tells what failed: a pod of its own writes alone, and the node of all of it, which may
+// name groups of several pods, unless that is one pod's write.
 func (p *Plugin) tellFailed(err error) {
-	w := whose{}
-	if step, ok := errors.AsType[*kernel.StepError](err); ok {
-		w = p.whoseFile("/" + step.Step.Path)
+	for _, step := range steps(err) {
+		w := p.whoseFile("/" + step.Step.Path)
+		if w == (whose{}) {
+			continue
+		}
+		p.tell(w.event(string(agent.Failed), step.Error()))
+		if error(step) == err {
+			return
+		}
 	}
-	p.tell(w.event(string(agent.Failed), err.Error()))
+	p.tell(whose{}.event(string(agent.Failed), err.Error()))
+}
+
+// steps are the writes that failed, of all that an error joins.
+func steps(err error) (all []*kernel.StepError) {
+	switch e := err.(type) {
+	case *kernel.StepError:
+		return []*kernel.StepError{e}
+	case interface{ Unwrap() error }:
+		return steps(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			all = append(all, steps(one)...)
+		}
+	}
+	return all
 }
 
 func (w whose) event(kind, text string) Event {
