@@ -45,8 +45,9 @@ func (a *asked) shared() agent.Spec {
 	return s
 }
 
-// maxID is how long a workload's name may be, so that the name of its record fits.
-const maxID = 180
+// maxID is how long a workload's name may be, so that the name of its record fits, and cutID what
+// is left of a longer one before its hash.
+const maxID, cutID = 180, 171
 
 // workloadID names a container as a workload: NAMESPACE/POD/CONTAINER, cut and with a hash
 // behind it if that is too long.
@@ -56,7 +57,7 @@ func workloadID(pod *api.PodSandbox, c *api.Container) string {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
-	return id[:maxID-9] + "~" + hex.EncodeToString(sum[:4])
+	return id[:cutID] + "~" + hex.EncodeToString(sum[:4])
 }
 
 // spec is what a container asks for. has are the CPUs that it runs on, if it does. A

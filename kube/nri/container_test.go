@@ -177,23 +177,38 @@ func TestWhose(t *testing.T) {
 	opt, heard := options(t, "1s1n4c1t")
 	p := open(t, opt)
 	p.name("c1", &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: "default/web/a~uid-web"}, Group: "kubepods/podx/c1"}})
+	p.name("", &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: "default/waits/a"}, Group: "uid-waits/a"}}) // of a record without a container
 	step := failedStep("kubepods/podx/c1/cpu.max")
 	nobodys := failedStep("system.slice/cpu.max")
+	long := func(pod, container int) string {
+		return workloadID(&api.PodSandbox{Namespace: "default", Name: strings.Repeat("p", pod)}, &api.Container{Name: strings.Repeat("c", container)})
+	}
+	inContainer, inPod, fits, jobs := long(130, 60), long(200, 5), long(120, 42), strings.Repeat("j", cutID)+"~x"
+	q := pod(strings.Repeat("p", 150), nil)
+	c := container(q, strings.Repeat("c", 30), 0)
+	p.table.add(q, c, resources{}, true)
+	p.name(c.GetId(), &agent.Workload{Spec: agent.Spec{Request: place.Request{ID: workloadID(q, c)}, Group: "kubepods/pody/c2"}})
 	for name, c := range map[string]struct {
 		tell func()
 		want string // namespace, pod, container, text
 	}{
-		"a name":            {func() { p.tellNode(agent.Event{ID: "default/web/b", Text: "CPUs 2"}) }, "default web b CPUs 2"},
-		"a name of several": {func() { p.tellNode(agent.Event{ID: "default/web/a~uid-web", Text: "CPUs 2"}) }, "default web a CPUs 2"},
-		"a job's":           {func() { p.tellNode(agent.Event{ID: "job", Text: "CPUs 2"}) }, "  job CPUs 2"},
-		"a file":            {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/podx/c1/cpu.idle", Text: "0"}) }, "default web a /sys/fs/cgroup/kubepods/podx/c1/cpu.idle: 0"},
-		"of its pod":        {func() { p.tellNode(agent.Event{Object: "/sys/fs/cgroup/kubepods/podx/cpu.idle", Text: "0"}) }, "default web  /sys/fs/cgroup/kubepods/podx/cpu.idle: 0"},
-		"of nobody":         {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
-		"both":              {func() { p.tellNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
-		"neither":           {func() { p.tellNode(agent.Event{Text: "gone"}) }, "   gone"},
-		"a write":           {func() { p.tellFailed(step) }, "default web a " + step.Error()},
-		"nobody's write":    {func() { p.tellFailed(nobodys) }, "   " + nobodys.Error()},
-		"an error":          {func() { p.tellFailed(errors.New("no")) }, "   no"},
+		"a name":                      {func() { p.tellNode(agent.Event{ID: "default/web/b", Text: "CPUs 2"}) }, "default web b CPUs 2"},
+		"a name of several":           {func() { p.tellNode(agent.Event{ID: "default/web/a~uid-web", Text: "CPUs 2"}) }, "default web a CPUs 2"},
+		"a job's":                     {func() { p.tellNode(agent.Event{ID: "job", Text: "CPUs 2"}) }, "  job CPUs 2"},
+		"cut in the container's name": {func() { p.tellNode(agent.Event{ID: inContainer, Text: "CPUs 2"}) }, "default " + strings.Repeat("p", 130) + "  " + inContainer + ": CPUs 2"},
+		"cut in the pod's name":       {func() { p.tellNode(agent.Event{ID: inPod, Text: "CPUs 2"}) }, "default   " + inPod + ": CPUs 2"},
+		"cut, of a known container":   {func() { p.tellNode(agent.Event{ID: workloadID(q, c), Text: "CPUs 2"}) }, "default " + q.Name + " " + c.Name + " CPUs 2"},
+		"a file of that":              {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pody/c2/cpu.idle", Text: "0"}) }, "default " + q.Name + " " + c.Name + " /sys/fs/cgroup/kubepods/pody/c2/cpu.idle: 0"},
+		"as long as can be":           {func() { p.tellNode(agent.Event{ID: fits, Text: "CPUs 2"}) }, "default " + strings.Repeat("p", 120) + " " + strings.Repeat("c", 42) + " CPUs 2"},
+		"a job's of that length":      {func() { p.tellNode(agent.Event{ID: jobs, Text: "CPUs 2"}) }, "  " + jobs + " CPUs 2"},
+		"a file":                      {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/podx/c1/cpu.idle", Text: "0"}) }, "default web a /sys/fs/cgroup/kubepods/podx/c1/cpu.idle: 0"},
+		"of its pod":                  {func() { p.tellNode(agent.Event{Object: "/sys/fs/cgroup/kubepods/podx/cpu.idle", Text: "0"}) }, "default web  /sys/fs/cgroup/kubepods/podx/cpu.idle: 0"},
+		"of nobody":                   {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
+		"both":                        {func() { p.tellNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
+		"neither":                     {func() { p.tellNode(agent.Event{Text: "gone"}) }, "   gone"},
+		"a write":                     {func() { p.tellFailed(step) }, "default web a " + step.Error()},
+		"nobody's write":              {func() { p.tellFailed(nobodys) }, "   " + nobodys.Error()},
+		"an error":                    {func() { p.tellFailed(errors.New("no")) }, "   no"},
 	} {
 		before := len(heard.all)
 		c.tell()

@@ -154,9 +154,13 @@ func (p *Plugin) workload(container string) (id string, ok bool) {
 
 // name notes the workload of a container.
 func (p *Plugin) name(container string, w *agent.Workload) {
+	of := p.table.whose(container)
+	if of.pod == "" { // the runtime has not told of it
+		of = whoseID(w.ID())
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container], p.names[w.ID()] = named{id: w.ID(), pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
+	p.ids[container], p.names[w.ID()] = named{id: w.ID(), of: of, pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
 }
 
 func (p *Plugin) forget(container string) {

@@ -23,6 +23,7 @@ import (
 // named is the workload of a container that the runtime has.
 type named struct {
 	id, pod string // the pod's UID
+	of      whose
 	group   string
 	held    bool // the place stays when the container ends
 	classes map[agent.ClassKind]string
@@ -252,7 +253,7 @@ func (p *Plugin) end(ctx context.Context, waiting []string) {
 	for _, id := range waiting {
 		err := p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, id, agent.Keep) })
 		if err != nil && !isGone(err) {
-			p.tell(whoseID(id).event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+			p.tellOf(id, string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err))
 			continue
 		}
 		p.mu.Lock()

@@ -124,14 +124,38 @@ func whoseOf(pod *api.PodSandbox, c *api.Container) whose {
 	return whose{pod.GetNamespace(), pod.GetName(), pod.GetUid(), pod.GetId(), c.GetName()}
 }
 
-// whoseID is whose a workload is by its name (workloadID).
+// whoseID is whose a workload is by its name (workloadID). Of one that was cut, the last part may be
+// but the beginning of a name: it says nothing.
 func whoseID(id string) whose {
-	name, _, _ := strings.Cut(id, "~")
+	name, _, more := strings.Cut(id, "~")
 	parts := strings.Split(name, "/")
-	if len(parts) != 3 {
-		return whose{container: id} // one of berth run
+	cut := more && len(name) == cutID
+	if cut {
+		parts[len(parts)-1] = ""
 	}
-	return whose{namespace: parts[0], pod: parts[1], container: parts[2]}
+	switch {
+	case len(parts) == 3:
+		return whose{namespace: parts[0], pod: parts[1], container: parts[2]}
+	case len(parts) == 2 && cut:
+		return whose{namespace: parts[0]}
+	}
+	return whose{container: id} // one of berth run
+}
+
+// tellOf tells what happened to a workload: the container that has it or, while none does, whose its
+// name says it is.
+func (p *Plugin) tellOf(id, kind, text string) {
+	p.mu.Lock()
+	n := p.ids[p.names[id]]
+	p.mu.Unlock()
+	w := n.of
+	if n.id != id {
+		w = whoseID(id)
+	}
+	if w.container == "" {
+		text = id + ": " + text
+	}
+	p.tell(w.event(kind, text))
 }
 
 // whoseFile is the container whose group a file is in or, of a group around it, its pod.
@@ -139,12 +163,12 @@ func (p *Plugin) whoseFile(file string) (w whose) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, n := range p.ids {
-		of := whoseID(n.id)
 		switch {
 		case strings.Contains(file, "/"+n.group+"/"):
-			return of
+			return n.of
 		case strings.Contains(file, "/"+path.Dir(n.group)+"/"):
-			w = whose{namespace: of.namespace, pod: of.pod}
+			w = n.of
+			w.container = ""
 		}
 	}
 	return w
@@ -152,17 +176,15 @@ func (p *Plugin) whoseFile(file string) (w whose) {
 
 // tellNode tells what happened to the node: first whose it is, then the file.
 func (p *Plugin) tellNode(e agent.Event) {
-	w, text := whose{}, e.Text
-	if e.ID != "" {
-		w = whoseID(e.ID)
-	}
+	file, text := "/"+strings.TrimPrefix(e.Object, "/"), e.Text
 	if e.Object != "" {
-		file := "/" + strings.TrimPrefix(e.Object, "/")
-		if text = file + ": " + text; e.ID == "" {
-			w = p.whoseFile(file)
-		}
+		text = file + ": " + text
 	}
-	p.tell(w.event(string(e.Kind), text))
+	if e.ID != "" {
+		p.tellOf(e.ID, string(e.Kind), text)
+		return
+	}
+	p.tell(p.whoseFile(file).event(string(e.Kind), text))
 }
 
 // tellFailed tells what failed: a pod of its own writes alone, and the node of all of it, which may
