@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -79,8 +80,8 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
-	if l := batchLimits(&r, request.Class, c); l.milli > 0 {
-		request.LimitMilli = l.milli
+	if l := p.table.limit(c.GetId(), batchLimits(&r, request.Class, c)); l.milli > 0 {
+		request.LimitMilli = cmp.Or(resourcesOf(pod, c).LimitMilli, l.milli) // the kubelet may have set one since
 	}
 	if p99 := r.Wish.P99; p99 != nil {
 		a.spec.P99Seconds = float64(*p99)
@@ -117,6 +118,31 @@ type limits struct {
 	memory int64 // in bytes
 }
 
+// limit is what a container has of limits: all of them if it is being created, or is to come. A
+// container that runs has what it was created with.
+func (t *table) limit(id string, l limits) limits {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.seats[id]
+	if s == nil {
+		return l
+	}
+	if s.fresh {
+		s.limits = l
+	}
+	return s.limits
+}
+
+// limits are those that a container was created with.
+func (t *table) limits(id string) limits {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[id]; s != nil {
+		return s.limits
+	}
+	return limits{}
+}
+
 // batchLimits are those of batch resources, which the kubelet does not know: it limits nothing of a
 // container that has them. Other classes have no such resources.
 func batchLimits(r *podwords.Reading, class place.Class, c *api.Container) (l limits) {
@@ -131,17 +157,6 @@ func batchLimits(r *podwords.Reading, class place.Class, c *api.Container) (l li
 		l.memory = int64(*memory)
 	}
 	return l
-}
-
-// limits are those that a new container is given with its place.
-func (p *Plugin) limits(pod *api.PodSandbox, c *api.Container) limits {
-	r := p.words(pod, c.GetName())
-	if r.Wish.CPULimit == nil && r.Wish.MemoryLimit == nil {
-		return limits{}
-	}
-	res, _, _ := p.resources(pod, c)
-	request, _ := r.Apply(podwords.Kubernetes(res), p.threads)
-	return batchLimits(&r, request.Class, c)
 }
 
 // fewestNodes is on how many NUMA nodes so many CPUs could be, were all of them free.

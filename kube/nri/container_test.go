@@ -7,12 +7,14 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 	"berth.dev/berth/podwords"
 )
 
@@ -302,4 +304,59 @@ func TestBatchLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A record has the limits that its container was created with: the runtime is told none later.
+func TestBatchLimitsInForce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	says := func(milli int) *api.PodSandbox {
+		return bestEffort(pod("job", map[string]string{"node.koordinator.sh/extended-resource-spec": fmt.Sprintf(`{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": %d}}}}`, milli)}))
+	}
+	limited := func(p *Plugin, want int) {
+		t.Helper()
+		w, err := p.node.Get(ctx, "default/job/a")
+		must(t, err)
+		if got := w.Spec.Request.LimitMilli; got != want {
+			t.Errorf("it may use %d thousandths of a CPU on record, want %d", got, want)
+		}
+	}
+	create := func(p *Plugin) {
+		t.Helper()
+		adjust, _, err := p.CreateContainer(ctx, says(1500), container(says(1500), "a", 0))
+		must(t, err)
+		if got := adjust.GetLinux().GetResources().GetCpu().GetQuota().GetValue(); got != 150000 {
+			t.Errorf("quota %d", got)
+		}
+	}
+
+	opt, _ := options(t, "1s1n4c1t")
+	p := open(t, opt)
+	running := container(says(1500), "a", 0)
+	running.State = api.ContainerState_CONTAINER_RUNNING
+	_, err := p.Synchronize(ctx, []*api.PodSandbox{says(1500)}, []*api.Container{running})
+	must(t, err)
+	limited(p, 0) // created while no plugin ran
+
+	opt, _ = options(t, "1s1n4c1t")
+	p = open(t, opt)
+	create(p)
+	_, err = p.UpdateContainer(ctx, says(3000), container(says(3000), "a", 0), &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(uint64(102))}})
+	must(t, err)
+	limited(p, 1500)
+	_, err = p.UpdateContainer(ctx, says(3000), container(says(3000), "a", 0), &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(20000))}})
+	must(t, err)
+	limited(p, 200) // by the kubelet
+
+	opt, heard := options(t, "1s1n4c1t")
+	free := make(chan struct{})
+	opt.Budget, opt.Node.Policy = 100*time.Millisecond, slow{berth.Policy{}, func() { <-free }}
+	p = open(t, opt)
+	create(p)
+	close(free)
+	if late := heard.kinds(Late); len(late) != 1 {
+		t.Errorf("events %q", late)
+	}
+	eventually(t, "it is placed", func() bool { p.again(ctx); return len(heard.kinds(Recovered)) == 1 })
+	limited(p, 1500)
 }

@@ -36,6 +36,7 @@ type seat struct {
 	want      resources
 	told      resources // what the runtime was last told, or said itself; no CPUs is unknown
 	fresh     bool      // its creation is not answered yet
+	limits    limits    // that the answer gives it
 	unplaced  bool      // it has no record, and follows the shared pool
 	started   bool
 	left      bool      // nobody has started it: its place was given back

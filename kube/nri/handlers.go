@@ -79,7 +79,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.tell(about(Rejected, pod, c, "%v", err))
 		return refuse(err)
 	}
-	return adjustment(own, p.limits(pod, c)), updates, nil
+	return adjustment(own, p.table.limits(c.GetId())), updates, nil
 }
 
 // The period of a quota that the kubelet sets, and the least quota that the kernel takes; both in
