@@ -27,7 +27,7 @@ type Limit struct {
 }
 
 // Min is the smaller limit of both ways. Of two about what arrives through different devices it is the
-// smaller rate, through the devices of both together: more than neither allows.
+// smaller rate, through the devices of both together, which is no more than either allows.
 func (l Limit) Min(other Limit) Limit {
 	least := func(a, b Rate) Rate {
 		if a == 0 || b != 0 && b < a {
