@@ -245,8 +245,7 @@ func togetherLimiter(number uint64, state int) asm.Instructions {
 
 // ownTree is the inode of the group that this process sees at the top of cgroup v2, 0 without.
 var ownTree = sync.OnceValue(func() uint64 {
-	text, _ := os.ReadFile("/proc/self/mountinfo")
-	mounts, _ := kernel.ParseMounts(string(text))
+	mounts, _ := kernel.ReadMounts(os.DirFS("/")) // an error is cgroup.Detect's to tell
 	for _, m := range mounts {
 		var stat syscall.Stat_t
 		if m.Type == "cgroup2" && syscall.Stat("/"+m.Dir, &stat) == nil {
