@@ -295,7 +295,7 @@ func (k *netClasses) arrivalNotes(name string) (notes []string) {
 	config := k.n.opt.Classes.Net
 	h, err := traffic.Read(k.n.root.FS(), config)
 	if err != nil {
-		return []string{fmt.Sprintf("network class %s: whether %s are there is not known: %v", name, config.FromOf(name), err)}
+		return []string{fmt.Sprintf("network class %s: it is not known whether %s are there: %v", name, config.FromOf(name), err)}
 	}
 	for _, e := range strictyaml.Errors(config.Absent(h, name)) {
 		notes = append(notes, "network "+e.Err.Error())

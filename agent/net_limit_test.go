@@ -558,7 +558,7 @@ func TestNetReceiveFrom(t *testing.T) {
 				t.Errorf("apart: notes %q, %v", w.Notes, err)
 			}
 			net.Rename("eth0", "\t") // as no device is named
-			const unread = `network class mirror: whether eth1 eth9 are there is not known: read network devices: "\t pfifo_fast 0:\n"`
+			const unread = `network class mirror: it is not known whether eth1 eth9 are there: read network devices: "\t pfifo_fast 0:\n"`
 			if w, err := n.Get(ctx, "api"); err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), unread) {
 				t.Errorf("unread: notes %q, %v", w.Notes, err)
 			}
