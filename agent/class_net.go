@@ -392,22 +392,34 @@ func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
 
 // notes say what of a class is not in force, and what it costs.
 func (k *netClasses) notes(w *Workload) (notes []string) {
-	note := func(text string) {
-		notes = append(notes, fmt.Sprintf("network class %q: %s", k.n.opt.Classes.ClassOf(NetClass, &w.Spec), text))
+	config, name := k.n.opt.Classes.Net, k.n.opt.Classes.ClassOf(NetClass, &w.Spec)
+	divides, from := config.Divides(name), config.FromOf(name)
+	note := func(format string, args ...any) {
+		notes = append(notes, fmt.Sprintf("network class %q: ", name)+fmt.Sprintf(format, args...))
 	}
-	if !k.n.opt.Classes.Net.Divides(k.n.opt.Classes.ClassOf(NetClass, &w.Spec)) {
-		return k.arrivalNotes(w) // and limitNote says what is not in force
+	if divides { // of others limitNote says what is not in force
+		for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
+			note("%s", text)
+		}
+		if _, err := k.groupOf(w); err != nil {
+			note("%v", err)
+		}
 	}
-	for _, text := range k.n.notesOnce(NetClass, "", k.layoutNotes) {
-		note(text)
+	if from != "" {
+		notes = append(notes, k.n.notesOnce(NetClass, name, func() []string { return k.arrivalNotes(name) })...)
 	}
-	if _, err := k.groupOf(w); err != nil {
-		note(err.Error())
+	if !divides && from == "" {
+		return notes
 	}
 	if pid, ok := k.apart(w); ok {
-		note(fmt.Sprintf("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid))
+		if divides {
+			note("its process %d has a network of its own, from which packets come to the host without their class: only those with the host's network (hostNetwork) keep it", pid)
+		}
+		if from != "" {
+			note("its process %d has a network of its own: what that receives comes through none of %s of the host, and has no limit by the class (before Linux 6.15, it has through a device with the number of one of these)", pid, from)
+		}
 	}
-	return append(notes, k.arrivalNotes(w)...)
+	return notes
 }
 
 // layoutNotes are those of the devices, the same for all classes.

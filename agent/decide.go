@@ -19,12 +19,12 @@ func (t *transaction) decide(s *place.State, spec *Spec) (*place.State, error) {
 			return nil, err
 		}
 	}
-	return bound(next, spec)
+	return bound(next, spec, nil)
 }
 
 // bound returns a state in which a workload takes its memory from where its spec says. What is
-// promised to it then lies there, too.
-func bound(s *place.State, spec *Spec) (*place.State, error) {
+// promised to it then lies there, too; what it had there stays, as its pages do.
+func bound(s *place.State, spec *Spec, had []place.Block) (*place.State, error) {
 	g, ok := s.Grant(spec.Request.ID)
 	if !ok || spec.Mems.IsEmpty() && len(spec.NearMems) == 0 {
 		return s, nil
@@ -43,7 +43,7 @@ func bound(s *place.State, spec *Spec) (*place.State, error) {
 	if len(g.Memory) > 0 {
 		free, err := s.Release(g.ID)
 		if err == nil {
-			next.Mems, next.Memory, err = free.FitMemoryWithin(within, next.Mems, g.Request.Memory)
+			next.Mems, next.Memory, err = free.RefitMemoryWithin(within, next.Mems, had, g.Request.Memory)
 		}
 		if err != nil {
 			return nil, s.Blame(&spec.Request, err)
@@ -70,7 +70,7 @@ func givenCPUs(s *place.State, spec *Spec) (*place.State, error) {
 	if err != nil {
 		return nil, s.Blame(r, err)
 	}
-	return bound(next, spec)
+	return bound(next, spec, nil)
 }
 
 // grantOf is the grant of the given CPUs in a state in which a workload has none.

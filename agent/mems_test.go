@@ -91,6 +91,42 @@ func TestNearMems(t *testing.T) {
 	}
 }
 
+// TestResizeKeepsMemory has a resize leave promised memory where its pages lie, though a nearer node
+// is free by then.
+func TestResizeKeepsMemory(t *testing.T) {
+	t.Parallel()
+	memory := func(bytes int64) []place.Amount { return []place.Amount{{Resource: place.Memory, Bytes: bytes}} }
+	both := cpuset.MustParse("0-1")
+	for name, from := range map[string]Spec{"given": {Mems: both}, "nearest": {NearMems: []cpuset.Set{both}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, layouts()["v2"])
+			h.opt.Config.Memory = []place.Block{{Node: 0, Resource: place.Memory, Bytes: 10}, {Node: 1, Resource: place.Memory, Bytes: 10}}
+			n := h.open()
+			on0 := func(id string, class place.Class, bytes int64) Spec {
+				s := spec(id, class, 1000, 0)
+				s.Request.Nodes, s.Request.NodesRequired, s.Request.Memory = cpuset.MustParse("0"), true, memory(bytes)
+				return s
+			}
+			h.place(n, on0("neighbour", place.LS, 6))
+			s := on0("api", place.LSE, 8)
+			s.Mems, s.NearMems = from.Mems, from.NearMems
+			const want = "0-1 [{0 memory 4} {1 memory 4}]"
+			if w := h.place(n, s); fmt.Sprint(w.Mems, " ", w.Grant.Memory) != want {
+				t.Fatalf("placed: %s %v, want %s", w.Mems, w.Grant.Memory, want)
+			}
+			if err := n.Release(t.Context(), "neighbour", WhenEmpty); err != nil {
+				t.Fatal(err)
+			}
+			s.Request.Milli = 2000
+			w, err := n.Resize(t.Context(), s)
+			if err != nil || w.Grant.Own.Len() != 2 || fmt.Sprint(w.Mems, " ", w.Grant.Memory) != want {
+				t.Errorf("resized: %s %v, %v, want %s", w.Mems, w.Grant, err, want)
+			}
+		})
+	}
+}
+
 // TestPodWithMems places a pod as one that names memory nodes: its containers are not placed singly.
 func TestPodWithMems(t *testing.T) {
 	t.Parallel()

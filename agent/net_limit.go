@@ -290,25 +290,15 @@ func (k *netClasses) joined(all iter.Seq[*Workload]) (joined []*Workload) {
 	return joined
 }
 
-// arrivalNotes say which devices of its class are not there, and of what a workload receives goes uncounted.
-func (k *netClasses) arrivalNotes(w *Workload) []string {
+// arrivalNotes say of which devices that a class names nothing is counted, the same for all its workloads.
+func (k *netClasses) arrivalNotes(name string) (notes []string) {
 	config := k.n.opt.Classes.Net
-	name := k.n.opt.Classes.ClassOf(NetClass, &w.Spec)
-	if !config.Has(name) || config.FromOf(name) == "" {
-		return nil
+	h, err := traffic.Read(k.n.root.FS(), config)
+	if err != nil {
+		return []string{fmt.Sprintf("network class %s: it is not known whether %s are there: %v", name, config.FromOf(name), err)}
 	}
-	notes := slices.Clone(k.n.notesOnce(NetClass, name, func() (notes []string) {
-		h, err := traffic.Read(k.n.root.FS(), config)
-		if err == nil {
-			err = config.Absent(h, name)
-		}
-		for _, e := range strictyaml.Errors(err) {
-			notes = append(notes, "network "+e.Err.Error())
-		}
-		return notes
-	}))
-	if pid, ok := k.apart(w); ok {
-		notes = append(notes, fmt.Sprintf("network class %q: its process %d has a network of its own: what that receives comes through none of %s of the host, and has no limit by the class", name, pid, config.FromOf(name)))
+	for _, e := range strictyaml.Errors(config.Absent(h, name)) {
+		notes = append(notes, "network "+e.Err.Error())
 	}
 	return notes
 }

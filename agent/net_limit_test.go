@@ -553,10 +553,16 @@ func TestNetReceiveFrom(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			const apart = `network class "mirror": its process 9000100 has a network of its own: what that receives comes through none of eth1 eth9 of the host, and has no limit by the class`
+			const apart = `network class "mirror": its process 9000100 has a network of its own: what that receives comes through none of eth1 eth9 of the host, and has no limit by the class (before Linux 6.15, it has through a device with the number of one of these)`
 			if w, err := n.Get(ctx, "api"); err != nil || !slices.Contains(w.Notes, apart) {
 				t.Errorf("apart: notes %q, %v", w.Notes, err)
 			}
+			net.Rename("eth0", "\t") // as no device is named
+			const unread = `network class mirror: it is not known whether eth1 eth9 are there: read network devices: "\t pfifo_fast 0:\n"`
+			if w, err := n.Get(ctx, "api"); err != nil || !strings.Contains(strings.Join(w.Notes, "\n"), unread) {
+				t.Errorf("unread: notes %q, %v", w.Notes, err)
+			}
+			net.Rename("\t", "eth0")
 			if err := net.SetLimit(dir, traffic.Limit{Receive: 50e6, Arrival: traffic.Arrival{Devices: "eth1", Rate: 20e6}}); err != nil { // somebody else
 				t.Fatal(err)
 			}

@@ -164,16 +164,21 @@ func (t *transaction) resized(v snapshot, spec Spec) (*Transition, error) {
 	var err error
 	request, old := spec.Request, &was.Workload.Spec
 	request.Explain = old.Request.Explain
+	sameMems := spec.Mems == old.Mems && slices.Equal(spec.NearMems, old.NearMems)
 	switch same := reflect.DeepEqual(request, old.Request); {
-	case same && spec.CPUs == old.CPUs && spec.Mems == old.Mems && slices.Equal(spec.NearMems, old.NearMems):
+	case same && spec.CPUs == old.CPUs && sameMems:
 		state = v.state // other limits: not every policy can resize, and none is asked to
 	case spec.CPUs.IsEmpty():
 		var offer place.Offer
 		if offer, err = place.Resize(t.n.opt.Policy, v.state, &spec.Request); err == nil {
 			state, err = v.state.Commit(offer)
 		}
+		var had []place.Block
+		if g, ok := v.state.Grant(id); ok && sameMems {
+			had = g.Memory
+		}
 		if err == nil {
-			state, err = bound(state, &spec)
+			state, err = bound(state, &spec, had)
 		}
 	default:
 		state, err = givenCPUs(v.state, &spec)

@@ -305,7 +305,7 @@ func (a *adding) addAll(specs []Spec, early bool, of place.Pod) (err error) {
 			return err
 		}
 		for i := range specs {
-			if pod, err = bound(pod, &specs[i]); err != nil {
+			if pod, err = bound(pod, &specs[i], nil); err != nil {
 				return ofSeveral(specs, specs[i].Request.ID, err)
 			}
 		}

@@ -151,16 +151,12 @@ func (r reading) Rmdir(string) error             { return errors.ErrUnsupported 
 // Berth would use. The host is not nil.
 func (h *host) detect() (*cgroup.Host, error) {
 	groups := &cgroup.Host{}
-	text, found, err := h.read("proc/self/mountinfo")
+	mounts, err := cgroup.ReadMounts(h.fsys)
 	switch {
-	case err != nil:
-		return groups, err
-	case !found:
+	case errors.Is(err, fs.ErrNotExist):
 		return groups, errors.New("/proc/self/mountinfo is absent")
-	}
-	mounts, err := cgroup.ParseMounts(text)
-	if err != nil {
-		return groups, fmt.Errorf("read /proc/self/mountinfo: %w", err)
+	case err != nil:
+		return groups, fmt.Errorf("read /proc/self/mountinfo: %w", cause(err))
 	}
 	detected, err := cgroup.Detect(kernel.NewRoot("/", reading{h.fsys}))
 	if err != nil {

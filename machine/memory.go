@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/cpuset"
@@ -50,9 +51,10 @@ func (e *MemoryKindError) Error() string {
 	return fmt.Sprintf("memory of kind %s: %s", strings.Join(words, " or "), e.Reason)
 }
 
-// Nodes returns the nodes of each of the kinds that the machine has. That it has none of them is a
-// *MemoryKindError, and so is that all of it is movable: some of what a program needs the kernel
-// does not put there, so that none starts.
+// Nodes returns the nodes of each of the kinds that the machine has. Some of what a program needs the
+// kernel does not put on movable memory: where each kind has some, those without are one more set,
+// so that the nearest of each set are not all movable. That the machine has none of the kinds, or
+// has all of it movable, is a *MemoryKindError.
 func (m *Memories) Nodes(kinds []MemoryKind) (sets []cpuset.Set, err error) {
 	var all cpuset.Set
 	for _, k := range kinds {
@@ -71,6 +73,9 @@ func (m *Memories) Nodes(kinds []MemoryKind) (sets []cpuset.Set, err error) {
 	}
 	if reason != "" {
 		return nil, &MemoryKindError{kinds, reason}
+	}
+	if !slices.ContainsFunc(sets, func(of cpuset.Set) bool { return !of.Overlaps(m.Movable) }) {
+		sets = append(sets, all.Minus(m.Movable))
 	}
 	return sets, nil
 }

@@ -25,7 +25,9 @@ func TestNodesOfMemory(t *testing.T) {
 		"untold, and another":     {Memories{Of: [3]cpuset.Set{set("0-1")}, Untold: set("2")}, []MemoryKind{DRAM, HBM}, "0-1"},
 		"movable":                 {Memories{Of: [3]cpuset.Set{set("0-1"), set("2-3")}, Movable: set("2-3")}, []MemoryKind{PMEM}, "nodes 2-3 have movable memory only"},
 		"movable beside other":    {Memories{Of: [3]cpuset.Set{set("0-1"), set("2-3")}, Movable: set("2-3")}, []MemoryKind{DRAM, PMEM}, "0-1 2-3"},
-		"some of it is movable":   {Memories{Of: [3]cpuset.Set{set("0-1"), set("2-3")}, Movable: set("3")}, []MemoryKind{PMEM}, "2-3"},
+		"some of it is movable":   {Memories{Of: [3]cpuset.Set{set("0-1"), set("2-3")}, Movable: set("3")}, []MemoryKind{PMEM}, "2-3 2"},
+		"some of each is movable": {Memories{Of: [3]cpuset.Set{set("0-1"), set("2-3")}, Movable: set("0,3")}, []MemoryKind{DRAM, PMEM}, "0-1 2-3 1-2"},
+		"some of one is movable":  {Memories{Of: [3]cpuset.Set{set("0-1"), set("2-3")}, Movable: set("3")}, []MemoryKind{DRAM, PMEM}, "0-1 2-3"},
 		"a machine without nodes": {Memories{}, []MemoryKind{DRAM}, "no NUMA node is known to have it"},
 	} {
 		sets, err := c.m.Nodes(c.kinds)

@@ -53,9 +53,10 @@ func (s *State) FitMemory(nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, 
 	return s.RefitMemory(nodes, nil, amounts)
 }
 
-// FitMemoryWithin is FitMemory with no other nodes than those of within.
-func (s *State) FitMemoryWithin(within, nodes cpuset.Set, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
-	return s.fitMemory(within, nodes, nil, amounts)
+// RefitMemoryWithin is RefitMemory with no other nodes than those of within.
+func (s *State) RefitMemoryWithin(within, nodes cpuset.Set, had []Block, amounts []Amount) (mems cpuset.Set, blocks []Block, err error) {
+	had = slices.DeleteFunc(slices.Clone(had), func(b Block) bool { return !within.Has(b.Node) })
+	return s.fitMemory(within, nodes, had, amounts)
 }
 
 // RefitMemory is FitMemory for a workload that had blocks, which s counts as free. It

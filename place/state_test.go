@@ -324,12 +324,17 @@ func TestFitMemoryOverflowsToTheNearest(t *testing.T) {
 	if err != nil || mems.String() != "0,2-3" || !cmp.Equal(got, want) {
 		t.Errorf("mems %s, blocks %v, error %v", mems, got, err)
 	}
-	mems, got, err = s.FitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), []place.Amount{{Resource: place.Memory, Bytes: 15}})
+	mems, got, err = s.RefitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), nil, []place.Amount{{Resource: place.Memory, Bytes: 15}})
 	if want := []place.Block{want[0], want[2]}; err != nil || mems.String() != "0,2" || !cmp.Equal(got, want) {
 		t.Errorf("within 0,2: mems %s, blocks %v, error %v", mems, got, err)
 	}
+	had := []place.Block{{Node: 0, Resource: place.Memory, Bytes: 4}, {Node: 3, Resource: place.Memory, Bytes: 4}}
+	mems, got, err = s.RefitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), had, []place.Amount{{Resource: place.Memory, Bytes: 13}})
+	if want := []place.Block{{Node: 0, Resource: place.Memory, Bytes: 10}, {Node: 2, Resource: place.Memory, Bytes: 3}}; err != nil || mems.String() != "0,2" || !cmp.Equal(got, want) {
+		t.Errorf("13, of which 4 lie on 0: mems %s, blocks %v, error %v", mems, got, err)
+	}
 	var short *place.MemoryError
-	if _, _, err := s.FitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), []place.Amount{{Resource: place.Memory, Bytes: 21}}); !errors.As(err, &short) || short.Available != 20 {
+	if _, _, err := s.RefitMemoryWithin(cpuset.MustOf(0, 2), cpuset.MustOf(2), nil, []place.Amount{{Resource: place.Memory, Bytes: 21}}); !errors.As(err, &short) || short.Available != 20 {
 		t.Errorf("21 bytes of 20: %v", err)
 	}
 	if _, _, err := s.FitMemory(cpuset.MustOf(2), []place.Amount{{Resource: place.Memory, Bytes: 41}}); !errors.As(err, &short) || short.Available != 40 {

@@ -47,8 +47,9 @@ func (c *claims) claim(total, least float64) claim {
 
 // queuedMost returns the group that had the CPU for most of the workload's run delay above
 // the baseline; else a group that makes it wait enough to be a symptom in itself, and has nearly all
-// that groups have, or much of what all others have: those in no group, or a second one, may hide it. A group that had it for a small part of the run
-// delay, or hardly more than usual, is not named.
+// that groups have, or much of what all others have: those in no group, or a second one, may hide
+// it. A group that had it for a small part of the run delay, or hardly more than usual, is not
+// named.
 func (w *workload) queuedMost() claim {
 	var all, groups claims
 	limit, _ := floor(Imposed)

@@ -111,11 +111,7 @@ func Unified(fsys fs.FS) string {
 // Detect reads /proc/self/mountinfo, /proc/self/cgroup and, on v2,
 // cgroup.controllers. A host without cgroups has no hierarchies and is no error.
 func Detect(root *kernel.Root) (*Host, error) {
-	mountText, err := fs.ReadFile(root.FS(), "proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("detect cgroups: %w", err)
-	}
-	mounts, err := ParseMounts(string(mountText))
+	mounts, err := ReadMounts(root.FS())
 	if err != nil {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}

@@ -81,7 +81,7 @@ func TestChoosesMount(t *testing.T) {
 		"of a namespace":       {"1 0 0:1 /../.. /one rw" + cgroup2, "/", "one", "", false},
 	}
 	for name, tt := range tests {
-		mounts, err := ParseMounts(tt.mounts)
+		mounts, err := mountsIn(tt.mounts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,11 +11,10 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// ParseMounts reads the text of /proc/PID/mountinfo (proc_pid_mountinfo(5)) and returns the
-// cgroup and cgroup2 mounts, in the file's order. The Root of one starts with "/.." when it
-// lies outside the reader's cgroup namespace.
-func ParseMounts(text string) ([]kernel.Mount, error) {
-	all, err := kernel.ParseMounts(text)
+// ReadMounts is kernel.ReadMounts of the cgroup and cgroup2 mounts alone. The Root of one starts
+// with "/.." when it lies outside the reader's cgroup namespace.
+func ReadMounts(fsys fs.FS) ([]kernel.Mount, error) {
+	all, err := kernel.ReadMounts(fsys)
 	all = slices.DeleteFunc(all, func(m kernel.Mount) bool { return !m.IsCgroup() })
 	for _, m := range all {
 		if !path.IsAbs(m.Root) {

@@ -2,13 +2,19 @@ package cgroup
 
 import (
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/kernel"
 )
 
-func TestParseMounts(t *testing.T) {
+// mountsIn are the mounts of a tree whose mountinfo has a text.
+func mountsIn(text string) ([]kernel.Mount, error) {
+	return ReadMounts(fstest.MapFS{"proc/self/mountinfo": {Data: []byte(text)}})
+}
+
+func TestReadMounts(t *testing.T) {
 	t.Parallel()
 	const text = `20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 20 0:26 / /sys/fs/cgroup ro,nosuid shared:4 - tmpfs tmpfs ro,mode=755
@@ -17,7 +23,7 @@ func TestParseMounts(t *testing.T) {
 33 30 0:29 /../.. /odd\040place\134x rw - cgroup cpuset rw,cpuset,xattr
 34 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
 `
-	got, err := ParseMounts(text)
+	got, err := mountsIn(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +48,7 @@ func TestParseMounts(t *testing.T) {
 		"relative dir":     "31 30 0:27 / sys rw - cgroup2 cgroup2 rw",
 		"relative root":    "31 30 0:27 x /sys rw - cgroup2 cgroup2 rw",
 	} {
-		if got, err := ParseMounts(line); err == nil {
+		if got, err := mountsIn(line); err == nil {
 			t.Errorf("%s: %+v, want an error", name, got)
 		}
 	}
@@ -82,11 +88,11 @@ func TestParsePIDs(t *testing.T) {
 	}
 }
 
-func FuzzParseMounts(f *testing.F) {
+func FuzzReadMounts(f *testing.F) {
 	f.Add("31 30 0:27 /a /sys/fs/cgroup\\040x rw,nosuid shared:5 master:2 - cgroup2 cgroup2 rw,nsdelegate\n")
 	f.Add("33 30 0:29 /../.. /x ro - cgroup cpuset rw,cpuset")
 	f.Fuzz(func(t *testing.T, text string) {
-		mounts, err := ParseMounts(text)
+		mounts, err := mountsIn(text)
 		if err != nil {
 			return
 		}

@@ -27,7 +27,7 @@ type Limit struct {
 }
 
 // Min is the smaller limit of both ways. Of two about what arrives through different devices it is the
-// smaller rate, through the devices of both together: more than neither allows.
+// smaller rate, through the devices of both together, which is no more than either allows.
 func (l Limit) Min(other Limit) Limit {
 	least := func(a, b Rate) Rate {
 		if a == 0 || b != 0 && b < a {
@@ -245,8 +245,7 @@ func togetherLimiter(number uint64, state int) asm.Instructions {
 
 // ownTree is the inode of the group that this process sees at the top of cgroup v2, 0 without.
 var ownTree = sync.OnceValue(func() uint64 {
-	text, _ := os.ReadFile("/proc/self/mountinfo")
-	mounts, _ := kernel.ParseMounts(string(text))
+	mounts, _ := kernel.ReadMounts(os.DirFS("/")) // an error is cgroup.Detect's to tell
 	for _, m := range mounts {
 		var stat syscall.Stat_t
 		if m.Type == "cgroup2" && syscall.Stat("/"+m.Dir, &stat) == nil {

@@ -267,6 +267,7 @@ func ownNetwork() (uint64, error) {
 
 // clockAndDevices is the map of paceLimiter: the clock, and the devices that have fq now. On one
 // that has it no more what is sent is held to the rate all the same, but for what tooLate lets pass.
+// On those beyond mostDevices it is held as on a device without fq: told to slow down, then dropped.
 func clockAndDevices() (*ebpf.MapSpec, error) {
 	roots, err := disciplines()
 	if err != nil {
