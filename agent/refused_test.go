@@ -122,6 +122,35 @@ func TestLimitRefusedToOne(t *testing.T) {
 	}
 }
 
+// unwillingFile is a file or directory that the kernel refuses to write, and how often that was tried.
+type unwillingFile struct {
+	h       *host
+	refuses bool
+	tries   int
+}
+
+func (h *host) refuse(file string) *unwillingFile {
+	r := &unwillingFile{h: h, refuses: true}
+	h.files = unwilling{h.k, func(name string) bool {
+		if name == file {
+			r.tries++
+		}
+		return r.refuses && name == file
+	}}
+	return r
+}
+
+// compare has a node compare so many times. What is refused is no repair.
+func (r *unwillingFile) compare(t *testing.T, n *Node, times int) {
+	t.Helper()
+	for range times {
+		r.h.now = r.h.now.Add(firstTry)
+		if repairs, err := n.Reconcile(t.Context()); err != nil || r.refuses && len(repairs) > 0 {
+			t.Fatalf("repairs %v, %v", repairs, err)
+		}
+	}
+}
+
 // A limit that the kernel keeps refusing is written ever more rarely, and at once by who asks.
 func TestRefusedLimitWaits(t *testing.T) {
 	t.Parallel()
@@ -130,45 +159,30 @@ func TestRefusedLimitWaits(t *testing.T) {
 	one.Limits.MemoryMax = 1 << 30
 	n := h.open()
 	file := h.place(n, one).Dirs[0] + "/memory.max"
-	tries, refuses := 0, true
-	h.files = unwilling{h.k, func(name string) bool {
-		if name == file {
-			tries++
-		}
-		return refuses && name == file
-	}}
+	at := h.refuse(file)
 	if err := errors.Join(n.Close(), h.k.WriteFile(file, "8192")); err != nil {
 		t.Fatal(err)
 	}
 	n = h.open()
-	compare := func(times int) {
-		t.Helper()
-		for range times {
-			h.now = h.now.Add(firstTry)
-			if repairs, err := n.Reconcile(ctx); err != nil || refuses && len(repairs) > 0 {
-				t.Fatalf("repairs %v, %v", repairs, err)
-			}
-		}
-	}
-	tries = 0
-	compare(20)
-	if want := 5; tries != want { // after 30, 60, 120, 240 and 480 s
-		t.Errorf("written %d times in 600 s, want %d", tries, want)
+	at.tries = 0
+	at.compare(t, n, 20)
+	if want := 5; at.tries != want { // after 30, 60, 120, 240 and 480 s
+		t.Errorf("written %d times in 600 s, want %d", at.tries, want)
 	}
 	one.Limits.MemoryMax = 1 << 29
 	var refused *kernel.StepError
 	for range 2 {
-		tries = 0
-		if _, err := n.Resize(ctx, slowOf(one)); !errors.As(err, &refused) || tries != 1 {
-			t.Errorf("who asks: written %d times, %v", tries, err)
+		at.tries = 0
+		if _, err := n.Resize(ctx, slowOf(one)); !errors.As(err, &refused) || at.tries != 1 {
+			t.Errorf("who asks: written %d times, %v", at.tries, err)
 		}
 	}
-	refuses = false
-	compare(1)
+	at.refuses = false
+	at.compare(t, n, 1)
 	if got := h.file(file); got != "8192" {
 		t.Errorf("before it is due: %q", got)
 	}
-	compare(20)
+	at.compare(t, n, 20)
 	if got, want := h.file(file), "1073741824"; got != want {
 		t.Errorf("willing: %q, want %q", got, want)
 	}
@@ -348,13 +362,7 @@ func TestRefusedClassWaits(t *testing.T) {
 				info, err := fs.Stat(h.k.FS(), file)
 				return err == nil && (info.IsDir() || strings.TrimSpace(h.file(file)) == "performance")
 			}
-			tries, refuses := 0, true
-			h.files = unwilling{h.k, func(name string) bool {
-				if name == file {
-					tries++
-				}
-				return refuses && name == file
-			}}
+			at := h.refuse(file)
 			if !is() {
 				t.Fatalf("%s is not as the class says", file)
 			}
@@ -362,37 +370,28 @@ func TestRefusedClassWaits(t *testing.T) {
 				t.Fatal(err)
 			}
 			n = h.open()
-			compare := func(times int) {
-				t.Helper()
-				for range times {
-					h.now = h.now.Add(firstTry)
-					if repairs, err := n.Reconcile(ctx); err != nil || refuses && len(repairs) > 0 {
-						t.Fatalf("repairs %v, %v", repairs, err)
-					}
-				}
-			}
-			tries = 0
-			compare(20)
-			if want := 5; tries != want { // after 30, 60, 120, 240 and 480 s
-				t.Errorf("tried %d times in 600 s, want %d", tries, want)
+			at.tries = 0
+			at.compare(t, n, 20)
+			if want := 5; at.tries != want { // after 30, 60, 120, 240 and 480 s
+				t.Errorf("tried %d times in 600 s, want %d", at.tries, want)
 			}
 			if tc.again {
 				other := spec("other", place.LSR, 1000, 9000101)
 				tc.class(&other)
 				for range 2 {
-					tries = 0
+					at.tries = 0
 					_, err := n.Place(ctx, other)
-					if _, is := errors.AsType[*ClassError](err); !is || tries != 1 {
-						t.Errorf("who asks: tried %d times, %v", tries, err)
+					if _, is := errors.AsType[*ClassError](err); !is || at.tries != 1 {
+						t.Errorf("who asks: tried %d times, %v", at.tries, err)
 					}
 				}
 			}
-			refuses = false
-			compare(1)
+			at.refuses = false
+			at.compare(t, n, 1)
 			if is() {
 				t.Error("tried before it is due")
 			}
-			compare(20)
+			at.compare(t, n, 20)
 			if !is() {
 				t.Errorf("willing: %s is not as the class says", file)
 			}
