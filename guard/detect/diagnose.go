@@ -22,6 +22,7 @@ const (
 	antagonist   = 0.4  // of what one suspect must have
 	nearly       = 0.8  // of what groups have, which one must have where others have more
 	notable      = 0.2  // of the wait behind others, which a suspect must have had besides
+	plainly      = 0.2  // of run delay and run time, which others must impose where full CPUs are mostly its own
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
 	ownAll       = 0.9  // of full CPUs, from which others have too little of them to matter
 	correlates   = 0.35 // CPI²
@@ -186,11 +187,13 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 const quotaSeen = 250 * watch.Millisecond
 
 // ownSeen is for how long a burst of the workload's own may be behind its waiting, and leastBurst how
-// many of its threads have to wait for each other to be one: a few do so at any time. Both are guesses,
-// by simulation (docs/measurements/harder-truths.md).
+// many of its threads have to wait for each other to be one: a few do so at any time. One whose threads are
+// no more than its CPUs has its queue in the program, and uses leastMore times the CPU time that it usually
+// does, or fills its CPUs. All are guesses, by simulation (docs/measurements/harder-truths.md, reaction.md).
 const (
 	ownSeen    = 1500 * watch.Millisecond
 	leastBurst = 1
+	leastMore  = 2
 )
 
 // explained says whether throttling or steal may explain what is seen on the
@@ -307,6 +310,9 @@ func (d *Detector) diagnoseUse(w *workload, waits bool) {
 	switch {
 	case w.value[OwnUse] >= ownAll && !others && (waits || !w.stands(CPI)):
 		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownAll)))
+	case waits && w.value[OwnUse] >= ownFull && w.value[Imposed] < plainly: // its requests wait in its program
+		w.ownUntil = w.to + ownSeen
+		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownFull)))
 	case waits:
 		d.diagnoseWait(w)
 	}
@@ -320,10 +326,16 @@ func (d *Detector) diagnoseWait(w *workload) {
 		d.correlateWait(w, symptoms)
 		return
 	}
-	if w.value[SelfQueued] >= mostly && w.value[SelfQueued]*w.queued.net >= leastBurst {
+	// Others have most of its CPUs, which are full. They drive its threads onto the same ones, where these
+	// wait for each other.
+	driven := w.value[OwnUse] > 0 && w.value[OwnUse] < mostly && w.stands(Imposed)
+	switch own := w.value[SelfQueued]; {
+	case !driven && own >= mostly && own*w.queued.net >= leastBurst, w.usualUse.learnt() && w.value[CPUUse] >= leastMore*w.usualUse.Mean:
 		w.ownUntil = w.to + ownSeen
 	}
 	switch {
+	case driven && w.value[ForeignQueued] < antagonist:
+		w.accuse(CPU, w.queuedMost(), QueueShare, symptoms)
 	case w.value[SelfQueued] >= mostly && d.fills(w):
 		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, mostly)))
 	case w.value[SelfQueued] >= mostly:

@@ -164,11 +164,37 @@ func TestStrengthOfTheSuspect(t *testing.T) {
 	if got := w.mostOf(c); got != 0 {
 		t.Errorf("where it waits long: limited to %g", got)
 	}
-	w.value[SelfQueued], w.value[ForeignQueued] = 0.7, 0.3
-	for waiting, burst := range map[float64]bool{1.5: true, 1.4: false} { // of which 0.7 are its own
-		w.ownUntil, w.queued.net = 0, waiting
-		if (&Detector{}).diagnoseWait(w); (w.ownUntil == w.to+ownSeen) != burst {
-			t.Errorf("%g threads wait: a burst of its own until %v, want %t", waiting, w.ownUntil, burst)
+}
+
+// A burst of the workload's own is one in which its threads wait for each other, unless others have most of
+// its CPUs, or one in which it uses twice the CPU time that is usual.
+func TestBurstOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		now          signalsOf
+		waiting, use float64 // threads, and the CPU time that is usual
+		burst        bool
+	}{
+		"threads wait":                 {signalsOf{}, 1.5, 1, true}, // of which 0.7 are its own
+		"fewer":                        {signalsOf{}, 1.4, 1, false},
+		"behind each other, in part":   {signalsOf{SelfQueued: 0.59, ForeignQueued: 0.41}, 9, 1, false},
+		"others have most of its CPUs": {signalsOf{OwnUse: 0.59}, 9, 1, false},
+		"not most":                     {signalsOf{OwnUse: 0.6}, 9, 1, true},
+		"twice the usual use":          {signalsOf{}, 0.1, 0.5, true},
+		"less":                         {signalsOf{}, 0.1, 0.51, false},
+		"the usual use is not known":   {signalsOf{}, 0.1, 0, false},
+		"twice, and others have most":  {signalsOf{OwnUse: 0.5}, 9, 0.5, true},
+		"full, but for a fifth":        {signalsOf{OwnUse: 0.8}, 0.1, 1, true},
+		"that, which others impose":    {signalsOf{OwnUse: 0.8, Imposed: 0.2}, 0.1, 1, false},
+	} {
+		now := signalsOf{WaitRatio: 0.5, Imposed: 0.15, SelfQueued: 0.7, ForeignQueued: 0.3}
+		maps.Copy(now, tc.now)
+		w, _ := judged(t, signalsOf{}, now)
+		if w.ownUntil, w.queued.net, w.usualUse = 0, tc.waiting, (Mean{}); tc.use > 0 {
+			w.usualUse = Mean{N: enough, Mean: tc.use}
+		}
+		if (&Detector{}).diagnoseUse(w, true); (w.ownUntil == w.to+ownSeen) != tc.burst {
+			t.Errorf("%s: a burst of its own until %v, want %t", name, w.ownUntil, tc.burst)
 		}
 	}
 }

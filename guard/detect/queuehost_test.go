@@ -10,14 +10,14 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// queueHost is two CPUs with a queue each, simulated task by task in steps of a quarter of a
+// queueHost is CPUs with a queue each, simulated task by task in steps of a quarter of a
 // millisecond: what short windows see is single requests and slices, not levels with noise.
 // A CPU goes round by group, as in the kernel, and within a group by task. A group that has tasks on
 // both has a part of its weight on each, by their number; a task in no group has a whole one.
 type queueHost struct {
 	r      *rand.Rand
 	groups []*queueGroup
-	cpus   [2]queueCPU
+	cpus   []queueCPU
 	now    time.Duration
 	waited []time.Duration // by tasks of the victim that got the CPU in this window
 	by     map[string]time.Duration
@@ -35,15 +35,16 @@ const (
 
 type queueGroup struct {
 	name    string
-	work    func(now time.Duration) float64 // of two CPUs, offered
+	work    func(now time.Duration) float64 // of all CPUs, offered
 	request time.Duration                   // per task; 0 never ends
 	tasks   int                             // of those that never end, from start on
 	start   time.Duration
 	used    time.Duration
 	begun   bool
-	queued  int // tasks on both CPUs
-	workers int // tasks that serve its requests, one each at a time; 0 has a task for each request
-	backlog int // requests that wait for a worker
+	queued  int   // tasks on all CPUs
+	workers int   // tasks that serve its requests, one each at a time; 0 has a task for each request
+	backlog int   // requests that wait for a worker
+	idle    []int // the CPUs that idle workers ran on last, who became idle last at the end; nil where each goes to the shortest queue
 }
 
 type queueTask struct {
@@ -58,7 +59,8 @@ type queueCPU struct {
 	shares []*queueShare
 	tasks  int
 	ran    time.Duration // without a pause
-	floor  float64       // of what shares have run
+	busy   time.Duration
+	floor  float64 // of what shares have run
 }
 
 // queueShare is what the CPU goes round by: a group's tasks on it, or one in no group.
@@ -77,6 +79,32 @@ func (h *queueHost) ask(g *queueGroup) {
 	h.add(&queueTask{group: g, left: h.length(g)})
 }
 
+// wake says on which CPU a worker goes on: on one that is idle, as is the one that it ran on last first of
+// all; else on that, or beside the thread of its group that woke it up.
+func (h *queueHost) wake(g *queueGroup) int {
+	last := g.idle[len(g.idle)-1]
+	g.idle = g.idle[:len(g.idle)-1]
+	if h.cpus[last].tasks == 0 {
+		return last
+	}
+	var idle, beside []int
+	for i := range h.cpus {
+		switch c := &h.cpus[i]; {
+		case c.tasks == 0:
+			idle = append(idle, i)
+		case c.on != nil && c.on.group == g:
+			beside = append(beside, i)
+		}
+	}
+	if len(idle) > 0 {
+		return idle[h.r.IntN(len(idle))]
+	}
+	if n := len(beside); n > 0 && h.r.IntN(2) == 0 {
+		return beside[h.r.IntN(n)]
+	}
+	return last
+}
+
 // length is how long the next request of a group takes.
 func (h *queueHost) length(g *queueGroup) time.Duration {
 	return time.Duration(float64(g.request) * h.r.ExpFloat64())
@@ -84,12 +112,31 @@ func (h *queueHost) length(g *queueGroup) time.Duration {
 
 func (h *queueHost) add(t *queueTask) {
 	at := 0
-	if d := h.cpus[1].tasks - h.cpus[0].tasks; d < 0 || d == 0 && h.r.IntN(2) == 0 {
-		at = 1
+	if len(t.group.idle) > 0 {
+		at = h.wake(t.group)
+	} else {
+		at = h.shortest()
 	}
 	t.group.queued++
 	t.since = h.now
 	h.cpus[at].add(t, h.slice)
+}
+
+// shortest is the CPU with the fewest tasks, one of those by chance.
+func (h *queueHost) shortest() int {
+	var all []int
+	for i := range h.cpus {
+		if len(all) > 0 && h.cpus[i].tasks < h.cpus[all[0]].tasks {
+			all = all[:0]
+		}
+		if len(all) == 0 || h.cpus[i].tasks == h.cpus[all[0]].tasks {
+			all = append(all, i)
+		}
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return all[len(all)-1-h.r.IntN(len(all))]
 }
 
 func (c *queueCPU) add(t *queueTask, slice time.Duration) {
@@ -187,7 +234,7 @@ func (h *queueHost) step() {
 			}
 			continue
 		}
-		if h.r.Float64() < 2*g.work(h.now)*float64(tickStep)/float64(g.request) {
+		if h.r.Float64() < float64(len(h.cpus))*g.work(h.now)*float64(tickStep)/float64(g.request) {
 			h.ask(g)
 		}
 	}
@@ -196,8 +243,8 @@ func (h *queueHost) step() {
 	}
 	for i := range h.cpus {
 		c := &h.cpus[i]
-		if c.on == nil && c.tasks == 0 { // an idle CPU takes what waits beside the other
-			if t := h.cpus[1-i].take(nil); t != nil {
+		if c.on == nil && c.tasks == 0 { // an idle CPU takes what waits beside the longest queue
+			if t := h.longest(i).take(nil); t != nil {
 				c.add(t, h.slice)
 			}
 		}
@@ -210,13 +257,29 @@ func (h *queueHost) step() {
 	}
 }
 
+// longest is the CPU with the most tasks, but for one.
+func (h *queueHost) longest(but int) *queueCPU {
+	var longest *queueCPU
+	for i := range h.cpus {
+		if c := &h.cpus[i]; i != but && (longest == nil || c.tasks > longest.tasks) {
+			longest = c
+		}
+	}
+	return longest
+}
+
 // balance spreads the tasks of a group that never end: in the kernel, by the load of some time.
 func (h *queueHost) balance() {
 	for _, g := range h.groups {
 		for i := range h.cpus {
-			c, o := &h.cpus[i], &h.cpus[1-i]
-			if g.request == 0 && len(c.of(g)) > len(o.of(g))+1 {
-				o.add(c.take(g), h.slice)
+			if g.request > 0 {
+				continue
+			}
+			c := &h.cpus[i]
+			for j := range h.cpus {
+				if o := &h.cpus[j]; len(c.of(g)) > len(o.of(g))+1 {
+					o.add(c.take(g), h.slice)
+				}
 			}
 		}
 	}
@@ -239,6 +302,7 @@ func (h *queueHost) run(c *queueCPU) {
 	s.group.used += tickStep
 	on.left -= tickStep
 	c.ran += tickStep
+	c.busy += tickStep
 	for _, o := range c.shares {
 		if o.group.name == simVictim {
 			n := len(o.tasks)
@@ -257,6 +321,9 @@ func (h *queueHost) run(c *queueCPU) {
 	case on.left <= 0:
 		s.tasks = s.tasks[1:]
 		s.group.queued--
+		if s.group.idle != nil {
+			s.group.idle = append(s.group.idle, slices.IndexFunc(h.cpus, func(o queueCPU) bool { return o.on == s }))
+		}
 		c.removed(s)
 		h.pick(c)
 	case c.ran >= h.slice && c.tasks > 1:
@@ -278,6 +345,9 @@ func (h *queueHost) samples() []watch.Sample {
 	}
 	add(watch.Subject{}, watch.Steal, 0, "")
 	add(watch.Subject{}, watch.CPUTime, busy, "")
+	for i := range h.cpus { // in ticks of the kernel's statistics
+		add(watch.Subject{Part: watch.Part{Kind: watch.CPU, ID: i}}, watch.CPUTime, h.cpus[i].busy.Truncate(10*time.Millisecond), "")
+	}
 	v := watch.Subject{Scope: watch.Group, Name: simVictim}
 	add(v, watch.CPUTime, h.groups[0].used, "")
 	add(v, watch.CPUPeriods, 0, "")

@@ -2,6 +2,7 @@ package detect_test
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -59,7 +60,8 @@ const riseEvery = 200 * time.Millisecond
 // shortRun runs so many windows, on a kernel with slices of that length.
 func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows int, scene shortScene, onset time.Duration, groups ...*queueGroup) (o shortOutcome) {
 	t.Helper()
-	m, err := machine.Short("1s1n2c1t")
+	cpus := max(scene.cpus, 2) // a scene without groups of its own has none
+	m, err := machine.Short(fmt.Sprintf("1s1n%dc1t", cpus))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +69,8 @@ func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows in
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Track(detect.Workload{Group: simVictim, CPUs: cpuset.MustParse("0-1"), Sensitive: true})
-	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, by: map[string]time.Duration{}, slice: slice}
+	d.Track(detect.Workload{Group: simVictim, CPUs: cpuset.MustParse(fmt.Sprintf("0-%d", cpus-1)), Sensitive: true})
+	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, cpus: make([]queueCPU, cpus), by: map[string]time.Duration{}, slice: slice}
 	baseline := rising{used: map[string]time.Duration{}, rates: map[string][]float64{}}
 	for range windows {
 		for end := h.now + window; h.now < end; {
@@ -100,6 +102,7 @@ func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows in
 type shortScene struct {
 	name     string
 	culprits []string
+	cpus     int
 	groups   func(r *rand.Rand, onset time.Duration) []*queueGroup
 }
 
@@ -129,16 +132,16 @@ func shortScenes(demand float64) []shortScene {
 		return &queueGroup{name: name, tasks: tasks, start: from}
 	}
 	return []shortScene{
-		{"quiet", nil, func(*rand.Rand, time.Duration) []*queueGroup {
+		{"quiet", nil, 2, func(*rand.Rand, time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), by("mail", 0.05, 0)}
 		}},
-		{"the load varies", nil, func(r *rand.Rand, _ time.Duration) []*queueGroup {
+		{"the load varies", nil, 2, func(r *rand.Rand, _ time.Duration) []*queueGroup {
 			phase := r.Float64()
 			return []*queueGroup{api(func(now time.Duration) float64 {
 				return demand * (1 + 0.7*math.Sin(now.Seconds()*2+6*phase))
 			}), by("mail", 0.05, 0)}
 		}},
-		{"its own load jumps as a decoy starts", nil, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"its own load jumps as a decoy starts", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(func(now time.Duration) float64 {
 				if now >= onset {
 					return min(1.8*demand, 0.9)
@@ -146,13 +149,13 @@ func shortScenes(demand float64) []shortScene {
 				return demand
 			}), by("mail", 0.05, 0), by("batch", 0.1, onset)}
 		}},
-		{"a hog in no group as a decoy starts", nil, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog in no group as a decoy starts", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), by("mail", 0.05, 0), by("batch", 0.1, onset), hog(detect.Outside, 3, onset)}
 		}},
-		{"a hog", []string{"batch"}, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog", []string{"batch"}, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), by("mail", 0.05, 0), hog("batch", 4, onset)}
 		}},
-		{"a hog as a decoy starts", []string{"batch"}, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog as a decoy starts", []string{"batch"}, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), by("mail", 0.05, 0), by("decoy", 0.1, onset), hog("batch", 4, onset)}
 		}},
 	}
@@ -180,28 +183,28 @@ func hardScenes(demand float64) []shortScene {
 	}
 	batch := []string{"batch"}
 	return []shortScene{
-		{"a hog", batch, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog", batch, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), hog("batch", onset)}
 		}},
-		{"a hog, and an innocent that begins with it", batch, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog, and an innocent that begins with it", batch, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), some("mail", 500*time.Microsecond, from(onset, 0.025, 0.125)), hog("batch", onset)}
 		}},
-		{"half a hog", batch, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"half a hog", batch, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), some("batch", 20*time.Millisecond, from(onset, 0, 0.5))}
 		}},
-		{"two hogs", []string{"batch", "mail"}, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"two hogs", []string{"batch", "mail"}, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), hog("mail", onset), hog("batch", onset)}
 		}},
-		{"a hog in no group", nil, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog in no group", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), hog(detect.Outside, onset)}
 		}},
-		{"a hog beside one in no group", batch, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog beside one in no group", batch, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), hog("batch", onset), hog(detect.Outside, onset)}
 		}},
-		{"a hog amid foreign work", batch, func(r *rand.Rand, onset time.Duration) []*queueGroup {
+		{"a hog amid foreign work", batch, 2, func(r *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), hog("batch", onset), some(detect.Outside, 2*time.Millisecond, steady(0.1+0.4*r.Float64()))}
 		}},
-		{"bursts of its own", nil, func(r *rand.Rand, onset time.Duration) []*queueGroup {
+		{"bursts of its own", nil, 2, func(r *rand.Rand, onset time.Duration) []*queueGroup {
 			phase := r.IntN(4)
 			return []*queueGroup{api(func(now time.Duration) float64 {
 				if now >= onset && int(now/(500*time.Millisecond))%4 == phase {
@@ -210,10 +213,10 @@ func hardScenes(demand float64) []shortScene {
 				return demand
 			}), some("mail", 500*time.Microsecond, from(onset, 0.025, 0.125))}
 		}},
-		{"half a hog as its own load grows", batch, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		{"half a hog as its own load grows", batch, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(from(onset, demand, 1.5*demand)), mail(), some("batch", 20*time.Millisecond, from(onset, 0, 0.5))}
 		}},
-		{"nothing", nil, func(*rand.Rand, time.Duration) []*queueGroup {
+		{"nothing", nil, 2, func(*rand.Rand, time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail()}
 		}},
 	}
