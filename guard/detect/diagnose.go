@@ -196,6 +196,9 @@ const (
 	leastMore  = 2
 )
 
+// fullWindows is for how many windows full CPUs are remembered.
+const fullWindows = 2
+
 // explained says whether throttling or steal may explain what is seen on the
 // CPU; known is false where one of the two cannot be told.
 func (w *workload) explained() (throttled, stolen, known bool) {
@@ -235,7 +238,7 @@ func (w *workload) own(r Resource, evidence []Evidence) {
 func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
 	v := verdict{suspect: c.name, share: 1, evidence: evidence, missing: w.missing(resourceInfos[r].useful...)}
 	if c.name != "" {
-		v.share = c.share
+		v.share = cmp.Or(c.all, c.share)
 		v.evidence = append(evidence, w.against(c.name, s, c.share, cmp.Or(c.least, antagonist)))
 	}
 	if v.probed = c.name != "" && s == QueueShare; v.probed {
@@ -326,16 +329,18 @@ func (d *Detector) diagnoseWait(w *workload) {
 		d.correlateWait(w, symptoms)
 		return
 	}
-	// Others have most of its CPUs, which are full. They drive its threads onto the same ones, where these
-	// wait for each other.
-	driven := w.value[OwnUse] > 0 && w.value[OwnUse] < mostly && w.stands(Imposed)
+	crowded := w.crowded()
 	switch own := w.value[SelfQueued]; {
-	case !driven && own >= mostly && own*w.queued.net >= leastBurst, w.usualUse.learnt() && w.value[CPUUse] >= leastMore*w.usualUse.Mean:
+	case !crowded && own >= mostly && own*w.queued.net >= leastBurst, w.usualUse.learnt() && w.value[CPUUse] >= leastMore*w.usualUse.Mean:
 		w.ownUntil = w.to + ownSeen
 	}
+	if crowded && w.value[ForeignQueued] < antagonist {
+		if c := w.queuedBehindOthers(); c.name != "" {
+			w.accuse(CPU, c, QueueShare, symptoms)
+			return
+		}
+	}
 	switch {
-	case driven && w.value[ForeignQueued] < antagonist:
-		w.accuse(CPU, w.queuedMost(), QueueShare, symptoms)
 	case w.value[SelfQueued] >= mostly && d.fills(w):
 		w.own(OwnLoad, append(symptoms, w.fact(SelfQueued, mostly)))
 	case w.value[SelfQueued] >= mostly:
@@ -347,6 +352,16 @@ func (d *Detector) diagnoseWait(w *workload) {
 	case w.value[ForeignQueued] >= antagonist:
 		w.accuse(CPU, w.queuedMost(), QueueShare, append(symptoms, w.fact(ForeignQueued, antagonist)))
 	}
+}
+
+// crowded says whether its CPUs are full, or were in the last windows, as a short one is told in ticks of the
+// clock, and others have most of them. They drive its threads onto the same CPUs, where these wait for each
+// other.
+func (w *workload) crowded() bool {
+	if own := w.value[OwnUse]; own > 0 {
+		w.full = w.to
+	}
+	return w.value[OwnUse] < mostly && w.to-w.full <= fullWindows*(w.to-w.from)
 }
 
 // fills says whether the workload uses most of its CPUs, as far as is known.

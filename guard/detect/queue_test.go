@@ -199,6 +199,50 @@ func TestBurstOfItsOwn(t *testing.T) {
 	}
 }
 
+// Who has most of the workload's full CPUs is to blame for what its threads wait for each other, too, if
+// they wait long enough for one group.
+func TestCrowdedTogether(t *testing.T) {
+	t.Parallel()
+	usual := map[string]float64{"web": 0.2, "hog": 0, "mail": 0, "old": 1, Outside: 0}
+	for name, tc := range map[string]struct {
+		own   float64 // part of full CPUs
+		ago   watch.Time
+		then  map[string]float64
+		named string
+		share float64
+	}{
+		"others have most":           {0.59, 0, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "hog", 1.4 / 1.5},
+		"not most":                   {0.6, 0, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "", 0},
+		"CPUs were full a while ago": {0, 2, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "hog", 1.4 / 1.5},
+		"longer ago":                 {0, 3, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "", 0},
+		"they were never full":       {0, 0, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "", 0},
+		"nobody has most":            {0.5, 0, map[string]float64{"web": 4, "hog": 0.6, "mail": 0.5, Outside: 0.5}, "", 0},
+		"hardly":                     {0.5, 0, map[string]float64{"web": 4, "hog": 1.2, "mail": 0}, "", 0}, // of 25.2
+		"just":                       {0.5, 0, map[string]float64{"web": 4, "hog": 1.3, "mail": 0}, "hog", 1},
+		"as usual, by how it varies": {0.5, 0, map[string]float64{"web": 4, "old": 3, "mail": 0}, "", 0},
+		"in no group":                {0.5, 0, map[string]float64{"web": 4, "hog": 0, Outside: 2}, Outside, 1},
+	} {
+		d := queuing(t, usual, tc.then)
+		w := d.byGroup["web"]
+		w.history, w.full = new([resources]history), 0
+		w.find(watch.QueuedBy, watch.Part{}, "old").usual.Variance = 1
+		if tc.ago > 0 {
+			w.full = w.to - tc.ago*d.cfg.Window
+		}
+		w.value[OwnUse], w.value[WaitRatio] = tc.own, 0.5
+		d.diagnoseWait(w)
+		v := w.history[CPU].last
+		for _, e := range v.evidence {
+			if e.Value < e.Threshold {
+				t.Errorf("%s: %v", name, e)
+			}
+		}
+		if agrees := w.history[CPU].agree&1 == 1; agrees != (tc.named != "") || v.suspect != tc.named || math.Abs(v.share-tc.share) > 1e-3 {
+			t.Errorf("%s: %q with %g of it; want %q with %g", name, v.suspect, v.share, tc.named, tc.share)
+		}
+	}
+}
+
 // Windows that do not agree count where the run-queue probe tells of the suspect.
 func TestEvidentCountsAllWindows(t *testing.T) {
 	t.Parallel()

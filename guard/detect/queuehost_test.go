@@ -41,10 +41,11 @@ type queueGroup struct {
 	start   time.Duration
 	used    time.Duration
 	begun   bool
-	queued  int   // tasks on all CPUs
-	workers int   // tasks that serve its requests, one each at a time; 0 has a task for each request
-	backlog int   // requests that wait for a worker
-	idle    []int // the CPUs that idle workers ran on last, who became idle last at the end; nil where each goes to the shortest queue
+	queued  int     // tasks on all CPUs
+	workers int     // tasks that serve its requests, one each at a time; 0 has a task for each request
+	backlog int     // requests that wait for a worker
+	beside  float64 // how often a worker goes on beside the thread that woke it up, where no CPU is idle
+	idle    []int   // the CPUs that idle workers ran on last, who became idle last at the end; nil where each goes to the shortest queue
 }
 
 type queueTask struct {
@@ -99,7 +100,7 @@ func (h *queueHost) wake(g *queueGroup) int {
 	if len(idle) > 0 {
 		return idle[h.r.IntN(len(idle))]
 	}
-	if n := len(beside); n > 0 && h.r.IntN(2) == 0 {
+	if n := len(beside); n > 0 && h.r.Float64() < g.beside {
 		return beside[h.r.IntN(n)]
 	}
 	return last

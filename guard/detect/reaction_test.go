@@ -161,7 +161,7 @@ func (a *reactions) String() string {
 func manyScenes(demand float64, cpus int) (all []shortScene) {
 	share := 1 / float64(cpus)
 	api := func(work func(time.Duration) float64) *queueGroup {
-		g := &queueGroup{name: simVictim, work: work, request: 3 * time.Millisecond, workers: cpus}
+		g := &queueGroup{name: simVictim, work: work, request: 3 * time.Millisecond, workers: cpus, beside: 0.5}
 		for cpu := range cpus {
 			g.idle = append(g.idle, cpu)
 		}
@@ -181,6 +181,11 @@ func manyScenes(demand float64, cpus int) (all []shortScene) {
 	return []shortScene{
 		{"a hog", []string{"batch"}, cpus, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), {name: "batch", tasks: cpus, start: onset}}
+		}},
+		{"a hog, and its threads stay together", []string{"batch"}, cpus, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+			g := api(steady(demand))
+			g.beside = 1
+			return []*queueGroup{g, mail(), {name: "batch", tasks: cpus, start: onset}}
 		}},
 		{"half a hog", []string{"batch"}, cpus, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), batch(onset, 0.5)}

@@ -14,6 +14,7 @@ type claim struct {
 	share float64
 	known bool    // there is something to have a part of
 	least float64 // what the share had to be; 0 is antagonist
+	all   float64 // its part of the damage; 0 is the share
 }
 
 // claims adds up parts and keeps the greatest that is another's.
@@ -78,6 +79,27 @@ func (w *workload) queuedMost() claim {
 	}
 	least := limit * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
 	return claim{name: groups.who, share: min(groups.most/w.queued.grown, 1), known: true, least: least}
+}
+
+// queuedBehindOthers returns the group that had the CPU for most of what the workload waits for others above
+// the baseline, and makes it wait for half of what is a symptom: what it waits for itself is due to them, too.
+func (w *workload) queuedBehindOthers() claim {
+	limit, _ := floor(Imposed)
+	var all claims
+	for i := range w.all {
+		if at := &w.all[i]; at.quantity == watch.QueuedBy && at.by != w.Group {
+			if v := at.level(w.from, w.to); v > 0 && !w.asUsual(at, v) {
+				all.add(at.by, w.beyond(at, v), true)
+			}
+		}
+	}
+	c := all.claim(w.value[ForeignQueued]*w.queued.grown, leastWait)
+	if c.name == "" || w.imposed(all.most) < limit/2 {
+		return claim{}
+	}
+	c.all, c.share = c.share, all.most/w.queued.grown
+	c.least = limit / 2 * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
+	return c
 }
 
 // mayUse says whether the workload may run on one of the CPUs.
