@@ -259,6 +259,30 @@ func whyFifth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	return said
 }
 
+// whySixteen is what guard-sixteen.md says of single onsets of its runs.
+func whySixteen(a *ProtocolAnalysis, washout time.Duration) (said []string) {
+	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
+	kept := func(s single) float64 { return 100 * s.work }
+	ratio := func(s single) float64 { return s.ratio }
+	guarded, hand, none := a.singles(Guarded, washout), a.singles(Hand, washout), a.singles(NoGuard, washout)
+	idle, left := those(guarded, func(s single) bool { return s.inForce }), those(guarded, func(s single) bool { return !s.inForce })
+	add("With `cpu.idle` at the end, in %d of %d onsets, the p99 was %s times, where set by hand in %d %s", len(idle), len(guarded), fromTo("%.2f", sorted(idle, ratio)), len(hand), fromTo("%.2f", sorted(hand, ratio)))
+	add("without, %s, where nobody acted %s", fromTo("%.0f", sorted(left, ratio)), fromTo("%.0f", sorted(none, ratio)))
+	add("the neighbour kept %s %%, by hand %s, where nobody acted %s", fromTo("%.1f", sorted(idle, kept)), fromTo("%.1f", sorted(hand, kept)), fromTo("%.1f", sorted(none, kept)))
+	named := a.accusations(func(suspect string) bool { return suspect == lab.Neighbour })
+	add("%d windows in %d periods name the neighbour", named.windows, named.periods)
+	innocent := 0
+	for _, o := range a.Onsets {
+		if o.Innocent > 0 {
+			innocent++
+		}
+	}
+	if innocent == 0 {
+		add("Nobody acted against who is innocent")
+	}
+	return said
+}
+
 // accused is how often somebody was accused.
 type accused struct {
 	windows, periods   int
