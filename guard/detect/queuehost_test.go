@@ -41,6 +41,7 @@ type queueGroup struct {
 	start   time.Duration
 	used    time.Duration
 	begun   bool
+	fills   bool    // runs wherever nobody else does, in the idle class: nobody waits for it
 	queued  int     // tasks on all CPUs
 	workers int     // tasks that serve its requests, one each at a time; 0 has a task for each request
 	backlog int     // requests that wait for a worker
@@ -254,6 +255,13 @@ func (h *queueHost) step() {
 		}
 		if c.on != nil {
 			h.run(c)
+			continue
+		}
+		for _, g := range h.groups {
+			if g.fills {
+				c.busy += tickStep
+				g.used += tickStep
+			}
 		}
 	}
 }
