@@ -194,7 +194,7 @@ func known(plugin string) bool {
 func running(host fs.FS) (all []Rival, dirs []string, err error) {
 	dirs = []string{kubeletDir}
 	programs := map[string]Rival{
-		"koordlet":   {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or its features CPUSetAllocator and BECPUSuppress"},
+		"koordlet":   {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or switch its features CPUSetAllocator and BECPUSuppress off and start with --beside-others"},
 		policyPlugin: {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
 		"cri-resmgr": {Who: "CRI Resource Manager", Remedy: "have the kubelet use the runtime's own socket, and end cri-resmgr"},
 		controlPlane: {Who: "Intel's CPU control plane", Remedy: "remove it from this node"},
