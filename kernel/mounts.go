@@ -33,8 +33,11 @@ func (m *Mount) IsCgroup() bool { return m.Type == "cgroup" || m.Type == "cgroup
 
 // ReadMounts reads the mounts that this process sees, in the file's order, below the file
 // system that stands for "/".
-func ReadMounts(fsys fs.FS) ([]Mount, error) {
-	text, err := fs.ReadFile(fsys, "proc/self/mountinfo")
+func ReadMounts(fsys fs.FS) ([]Mount, error) { return ReadMountsOf(fsys, "self") }
+
+// ReadMountsOf reads those that another process sees: "1" is the first of a host.
+func ReadMountsOf(fsys fs.FS, pid string) ([]Mount, error) {
+	text, err := fs.ReadFile(fsys, path.Join("proc", pid, "mountinfo"))
 	if err != nil {
 		return nil, err
 	}

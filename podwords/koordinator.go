@@ -19,6 +19,10 @@ func koordinatorRows() []Row {
 		{System: Koordinator, Word: "scheduling.koordinator.sh/numa-topology-spec", Means: "SingleNUMANode is at most one NUMA node, Restricted as many as it takes on an empty machine; BestEffort is what every policy does", read: numaSpec},
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},
 		{System: Koordinator, Word: "koordinator.sh/networkQOS", Means: "the most that the pod may receive and send, in bits per second", read: networkQOS},
+		{System: Koordinator, Word: "koordinator.sh/cpuQOS", Means: "it is for a kernel with group identity: here the class of service decides who goes first"},
+		{System: Koordinator, Word: "koordinator.sh/cpuBurst", Means: "the quota of a container stays as the kubelet writes it"},
+		{System: Koordinator, Word: "koordinator.sh/memoryQOS", Means: "what protects and throttles the memory of a container stays as the kubelet writes it"},
+		{System: Koordinator, Word: "koordinator.sh/blkioQOS", Means: "a pod sets no limits of a disk by itself: it names a class that the node's configuration defines (berth.dev/io)"},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
 		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch-cpu and batch-memory of a container of class BE, which no kubelet sets; its share stays that of best effort", read: extendedResources},
 	}
@@ -112,13 +116,16 @@ func numaSpec(r *reading, text string) (w Wish, err error) {
 	return w, nil
 }
 
-func resourceStatus(_ *reading, text string) (w Wish, err error) {
+func resourceStatus(r *reading, text string) (w Wish, err error) {
 	var status struct {
 		strictyaml.Open
 		CPUs cpuset.Set `json:"cpuset"`
 	}
 	if _, err := strictyaml.Decode([]byte(text), "", &status); err != nil {
 		return w, errors.New(plain.Line(err.Error()))
+	}
+	if !r.opt.Node && !status.CPUs.IsEmpty() {
+		return w, notFollowed("the CPUs that a scheduler chose are those of its node")
 	}
 	w.CPUs = status.CPUs
 	return w, nil

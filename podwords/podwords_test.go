@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -126,6 +127,15 @@ func rowCases() []rowCase {
 		{"kubernetes.io/ingress-bandwidth", "", "1.5G", "ingress=1500000000"},
 		{"kubernetes.io/ingress-bandwidth", "", "", "invalid"},
 		{"kubernetes.io/ingress-bandwidth", "kubernetes.io/psp", "10M", ""},
+		{"koordinator.sh/cpuQOS", "", `{"groupIdentity": 2}`, "not followed"},
+		{"koordinator.sh/cpuBurst", "", `{"policy": "auto"}`, "not followed"},
+		{"koordinator.sh/memoryQOS", "", `{"policy": "auto"}`, "not followed"},
+		{"koordinator.sh/blkioQOS", "", "{}", "not followed"},
+		{"pool.podpools.cri-resource-manager.intel.com", "", "dualcpu", "hint balloon=dualcpu"},
+		{"pool.podpools.cri-resource-manager.intel.com", "pool.podpools.cri-resource-manager.intel.com/pod", "/etc", "invalid"},
+		{"pooltype.podpools.cri-resource-manager.intel.com", "", "dualcpu", "hint balloon=dualcpu"},
+		{"pooltype.podpools.cri-resource-manager.intel.com", "pool.podpools.resource-policy.nri.io", "dualcpu", "unknown"},
+		{"dynamic-pool.dynamic-pools.cri-resource-manager.intel.com", "", "dyn", "not followed"},
 		{"node.koordinator.sh/resctrl", "", `{"llc": {"schemata": {"range": [0, 30]}}}`, "not followed"},
 		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": "4k", "kubernetes.io/batch-memory": "2Gi"}, "requests": {"kubernetes.io/batch-cpu": 500}}}}`, "cpuLimit=4 memoryLimit=2Gi"},
 		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, "cpuLimit=1500m"},
@@ -197,6 +207,7 @@ func rowCases() []rowCase {
 			{"blockioclass.", "", "gold", "io=gold"},
 			{"blockioclass.", "", "slow", "not allowed"},
 			{"blockioclass.", "", "../slow", "invalid"},
+			{"toptierlimit.", "", "1G", "not followed"},
 			{"no-such.", "", "x", "unknown"},
 		} {
 			word := c.word + domain
@@ -319,12 +330,57 @@ func TestPageHasEveryWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range Table() {
-		if row.System == CRIRM {
-			continue // the page says that they are those of nri-plugins
-		}
-		word := strings.TrimSuffix(strings.TrimPrefix(row.Word, "berth.dev/"), "."+nriDomain)
-		if !strings.Contains(string(page), "`"+word+"`") {
+		if word := shortWord(row.Word); !strings.Contains(string(page), "`"+strings.TrimPrefix(word, "berth.dev/")+"`") {
 			t.Errorf("docs/pod-words.md has no `%s`", word)
+		}
+	}
+}
+
+// shortWord is a word as pages have it: those of nri-plugins and CRI Resource Manager, of which most
+// are the same, without the domain.
+func shortWord(word string) string {
+	if rest, ok := strings.CutPrefix(word, crirmDomain); ok {
+		return nriDomain + rest
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(word, "."+nriDomain), "."+crirmDomain)
+}
+
+// The page for those who come from another system says of each word of theirs whether it is followed,
+// and has no word that is none.
+func TestPageSaysWhatIsFollowed(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/coming-from.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	says, code := map[string]string{}, regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 3 || !slices.Contains([]string{"follows", "by rule", "not followed"}, cells[1]) {
+			continue
+		}
+		for _, word := range code.FindAllStringSubmatch(cells[0], -1) {
+			says[word[1]] = cells[1]
+		}
+	}
+	known := map[string]bool{}
+	for _, row := range Table() {
+		word, want := shortWord(row.Word), "follows"
+		switch {
+		case row.System == Berth:
+			continue
+		case !row.Followed():
+			want = "not followed"
+		case slices.Contains(row.Strong, "*"):
+			want = "by rule"
+		}
+		if known[word] = true; says[word] != want {
+			t.Errorf("docs/coming-from.md says %q of `%s`, want %q", says[word], word, want)
+		}
+	}
+	for word := range says {
+		if !known[word] {
+			t.Errorf("docs/coming-from.md has `%s`, which is no word", word)
 		}
 	}
 }
@@ -467,9 +523,12 @@ func TestCPUsOfAScheduler(t *testing.T) {
 	t.Parallel()
 	for cpus, want := range map[string]string{"0-1": "0-1", "0-2": "", "0": ""} {
 		pod := Pod{Annotations: map[string]string{"scheduling.koordinator.sh/resource-status": fmt.Sprintf(`{"cpuset": %q, "numaNodeResources": []}`, cpus)}}
-		r := Read(&pod, "c", Options{Rules: Everything()})
+		r := Read(&pod, "c", Options{Rules: Everything(), Node: true})
 		if _, got := r.Apply(place.Request{ID: "x", Milli: 2000, Class: place.LSR}, 2); got.String() != want {
 			t.Errorf("%s for 2 CPUs: %q, want %q", cpus, got, want)
+		}
+		if r := Read(&pod, "c", Options{Rules: Everything()}); told(r) != "not followed" || !r.Wish.CPUs.IsEmpty() {
+			t.Errorf("%s, on paper: %s", cpus, told(r))
 		}
 	}
 }

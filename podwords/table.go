@@ -212,7 +212,7 @@ func yes(text string) (*bool, error) {
 }
 
 // policyRows are the words of nri-plugins, which CRI Resource Manager has in a domain of
-// its own.
+// its own, with those of the policies that only it has.
 func policyRows(system System, domain string) []Row {
 	row := func(key, means string, read func(*reading, string) (Wish, error), strong ...string) Row {
 		return Row{System: system, Word: key + "." + domain, Means: means, read: read, Strong: strong}
@@ -250,7 +250,7 @@ func policyRows(system System, domain string) []Row {
 			w.Mode = new(place.Shared)
 		}
 	}
-	return []Row{
+	rows := []Row{
 		row("prefer-isolated-cpus", "true prefers CPUs that the kernel's scheduler leaves alone", isolated(place.Prefer)),
 		row("require-isolated-cpus", "true requires such CPUs", isolated(place.Require)),
 		row("prefer-shared-cpus", "true gives time of the pool and no CPUs of its own", hint("prefer-shared-cpus", shared)),
@@ -275,7 +275,15 @@ func policyRows(system System, domain string) []Row {
 		row("irq-affinity", "which CPUs serve an interrupt is a setting of the host for all who use the device, which irqbalance or its operator writes", nil),
 		row("rdtclass", "the cache class of that name", class("cache"), "*"),
 		row("blockioclass", "the I/O class of that name", class("io"), "*"),
+		row("toptierlimit", "the kernel has no limit on how much of a container's memory is fast: memory-type says which kinds it may have", nil),
 	}
+	if system == CRIRM {
+		rows = append(rows,
+			row("pool.podpools", "a hint of podpools: the pool to run in", word("balloon")),
+			row("pooltype.podpools", "the same, as older ones have it", word("balloon")),
+			row("dynamic-pool.dynamic-pools", "no policy here measures what pools use to size them: balloons go by requests", nil))
+	}
+	return rows
 }
 
 // cpuPriority reads how fast CPUs of its own are to be.

@@ -315,9 +315,9 @@ func (p *objectReader) resources(r *resourcesFile) {
 		if _, own := p.lines[p.where+at]; !own {
 			at = "limits." + name
 		}
-		huge, extended := strings.HasPrefix(name, hugePages), strings.Contains(name, "/")
+		huge, extended := strings.HasPrefix(name, hugePages), isDevice(name)
 		switch _, fits := asked.Milli(); {
-		case !huge && !extended && !slices.Contains([]string{cpu, place.Memory, ephemeral}, name):
+		case !huge && !strings.Contains(name, "/") && !slices.Contains([]string{cpu, place.Memory, ephemeral}, name):
 			p.at(at, fmt.Errorf("no resource of Kubernetes%s", strictyaml.Nearest(name, []string{cpu, place.Memory, ephemeral, "hugepages-2Mi", "DOMAIN/NAME"})))
 		case name == cpu && !fits:
 			p.at(at, errors.New("more CPU time than any machine has"))
@@ -336,7 +336,14 @@ const (
 	cpu       = "cpu"
 	ephemeral = "ephemeral-storage"
 	hugePages = "hugepages-"
+	// Koordinator's kubernetes.io/batch-cpu and others: what is left of CPU time and memory.
+	kubernetes = "kubernetes.io/"
 )
+
+// isDevice reports whether a resource is what device plugins tell.
+func isDevice(resource string) bool {
+	return strings.Contains(resource, "/") && !strings.HasPrefix(resource, kubernetes)
+}
 
 func whole(q place.Quantity) (w place.Quantity) {
 	_ = w.UnmarshalText([]byte(strconv.FormatInt(q.Value(), 10)))
@@ -364,7 +371,7 @@ func (p *objectReader) amounts(w *workloadFile, of map[string]place.Quantity) {
 				w.Resources = map[string]place.Bytes{}
 			}
 			w.Resources[name] = place.Bytes(n)
-		default:
+		case isDevice(name):
 			w.Devices = append(w.Devices, place.DeviceRequest{Kind: name, Count: int(min(n, maxReplicas))})
 		}
 	}

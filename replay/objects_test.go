@@ -184,6 +184,34 @@ spec: {containers: [{name: c, resources: {limits: {cpu: 2}}}]}
 	}
 }
 
+// Batch resources are no devices, and what a scheduler chose for its node is none of a replay's.
+func TestKoordinatorsBatchPods(t *testing.T) {
+	t.Parallel()
+	s, err := applied("4c", `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: x
+  labels: {koordinator.sh/qosClass: BE}
+  annotations: {scheduling.koordinator.sh/resource-status: '{"cpuset": "0-1"}'}
+spec:
+  containers:
+  - name: c
+    resources:
+      requests: {kubernetes.io/batch-cpu: 500, kubernetes.io/batch-memory: 1Gi}
+      limits: {kubernetes.io/batch-cpu: 1500, kubernetes.io/batch-memory: 2Gi}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Steps[0].Pod.Containers[0]; r.Class != place.BE || r.Milli != 0 || len(r.Devices) > 0 || len(r.Memory) > 0 {
+		t.Errorf("request %+v", r)
+	}
+	if notes := strings.Join(s.Notes, "; "); notes != "annotations that are not read: scheduling.koordinator.sh/resource-status" {
+		t.Errorf("notes %q", notes)
+	}
+}
+
 func TestObjectsNameWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	pod := func(resources string) string { return object("v1", "Pod", "", resources) }

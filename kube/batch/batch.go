@@ -5,6 +5,7 @@
 package batch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -161,8 +162,8 @@ type one struct {
 // of a CPU or a byte.
 func (s *Strategy) Batch(n *Node) Amount {
 	return Amount{
-		Milli:  most(give(s.CPU, n.cpu(), or(s.CPUReclaim, 60)), n.Capacity.Milli, s.CPUMost),
-		Memory: most(give(s.Memory, n.memory(), or(s.MemoryReclaim, 65)), n.Capacity.Memory, s.MemoryMost),
+		Milli:  most(give(s.CPU, n.cpu(), cmp.Or(s.CPUReclaim, 60)), n.Capacity.Milli, s.CPUMost),
+		Memory: most(give(s.Memory, n.memory(), cmp.Or(s.MemoryReclaim, 65)), n.Capacity.Memory, s.MemoryMost),
 	}
 }
 
@@ -196,7 +197,7 @@ func (s *Strategy) Mid(n *Node) Amount {
 		unused := max(r.capacity-r.all, 0)
 		unallocated := max(r.capacity-max(r.system, r.reserved)-r.prod, 0)
 		given := min(max(reclaimable, 0), unused) + percent(unallocated, s.MidUnallocated)
-		return min(given, percent(r.capacity, or(bound, 100)))
+		return min(given, percent(r.capacity, cmp.Or(bound, 100)))
 	}
 	return Amount{mid(n.cpu(), n.Reclaimable.Milli, s.MidCPU), mid(n.memory(), n.Reclaimable.Memory, s.MidMemory)}
 }
@@ -245,11 +246,4 @@ func percent(of int64, percent int) int64 {
 	n := big.NewInt(of)
 	n.Mul(n, big.NewInt(int64(percent)))
 	return n.Quo(n, big.NewInt(100)).Int64()
-}
-
-func or(value, or int) int {
-	if value == 0 {
-		return or
-	}
-	return value
 }

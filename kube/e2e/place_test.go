@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -213,6 +217,78 @@ func TestResize(t *testing.T) {
 	if after := c.same(t, "grows", "a"); after != before {
 		t.Errorf("after resizes there and back: %v, before %v", after, before)
 	}
+}
+
+// What batch resources limit, the plugin has on record after it has started anew, and says what is in
+// force after a resize.
+func TestBatchLimit(t *testing.T) {
+	c := theNode(t)
+	p := pod("batch", burstable("a", 50))
+	p.Labels = map[string]string{"koordinator.sh/qosClass": "BE"}
+	p.Annotations["node.koordinator.sh/extended-resource-spec"] = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 300}}}}`
+	limited := func(when string) {
+		t.Helper()
+		err := within(func() error {
+			if record, kernel := c.onRecord(t, "batch/a"), c.quota(t, "batch", "a"); record != 300 || kernel != 300 {
+				return fmt.Errorf("%s: it may use %d thousandths of a CPU on record and %d in the kernel, want 300", when, record, kernel)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	c.run(t, p)
+	limited("created")
+	for i, more := range [][]string{nil, server()} {
+		c.with(t, more...)
+		if err := c.again(named{"the plugin", c.plugin}, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		c.resize(t, "batch", "a", int64(100+50*i), false)
+		limited(fmt.Sprintf("resized, with arguments %q", more))
+	}
+}
+
+// onRecord is the limit of CPU time that the plugin's records have, in thousandths of a CPU; 0 is none.
+func (c *cluster) onRecord(t *testing.T, container string) int {
+	t.Helper()
+	text, err := exec.Command(filepath.Join(os.Getenv(builtEnv), "berth-node"), "explain", namespace+"/"+container, "-o", "json").Output()
+	if err != nil {
+		t.Fatalf("berth-node explain: %v\n%s", err, text)
+	}
+	var w struct {
+		Spec struct {
+			Request struct {
+				LimitMilli int `json:"limitMilli"`
+			} `json:"request"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(text, &w); err != nil {
+		t.Fatal(err)
+	}
+	return w.Spec.Request.LimitMilli
+}
+
+// quota is the limit that the kernel has, likewise.
+func (c *cluster) quota(t *testing.T, pod, container string) int {
+	t.Helper()
+	group, err := c.group(pod, container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var quota, period string
+	if v1 := in("cpu", group); v1 != group {
+		quota, period = readText(t, v1+"/cpu.cfs_quota_us"), readText(t, v1+"/cpu.cfs_period_us")
+	} else {
+		quota, period, _ = strings.Cut(readText(t, group+"/cpu.max"), " ")
+	}
+	n, err := strconv.Atoi(quota)
+	of, _ := strconv.Atoi(period)
+	if err != nil || n < 0 || of == 0 {
+		return 0
+	}
+	return n * 1000 / of
 }
 
 // says waits for an event of a pod that has a text.

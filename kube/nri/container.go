@@ -21,6 +21,10 @@ import (
 // what its pod asked for: its source is what a person wants to read of it.
 const fellKey = agent.SourcePrefix + "shared pool"
 
+// limitKey is the annotation of a workload whose CPU time its batch resources limit, and nobody
+// else has limited since: the word that says so.
+const limitKey = agent.SourcePrefix + "cpuLimit"
+
 // asked is what a container asks for.
 type asked struct {
 	spec     agent.Spec
@@ -29,6 +33,8 @@ type asked struct {
 	whole    bool              // it is to be placed with all of its pod
 	theirs   []agent.ClassKind // of which it has a class of its runtime
 }
+
+func (a *asked) container() string { return a.spec.Annotations[containerKey] }
 
 // shared is the same with time of the shared pool and no conditions.
 func (a *asked) shared() agent.Spec {
@@ -80,8 +86,12 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
-	if l := p.table.limit(c.GetId(), batchLimits(&r, request.Class, c)); l.milli > 0 {
-		request.LimitMilli = cmp.Or(resourcesOf(pod, c).LimitMilli, l.milli) // the kubelet may have set one since
+	given := p.table.limit(c.GetId(), batchLimits(&r, request.Class, c)).milli
+	if given > 0 || r.Wish.CPULimit != nil { // the runtime lists what is in force: the kubelet may have set another since
+		request.LimitMilli = cmp.Or(resourcesOf(pod, c).LimitMilli, given, request.LimitMilli)
+	}
+	if given == 0 || given != request.LimitMilli {
+		delete(a.spec.Annotations, limitKey)
 	}
 	if p99 := r.Wish.P99; p99 != nil {
 		a.spec.P99Seconds = float64(*p99)
@@ -133,6 +143,16 @@ func (t *table) limit(id string, l limits) limits {
 	return s.limits
 }
 
+// recall notes the limit that a container was created with, by its record: a plugin that has started
+// anew knows no other.
+func (t *table) recall(w *agent.Workload) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[containerOf(w)]; s != nil && w.Spec.Annotations[limitKey] != "" {
+		s.limits.milli = w.Spec.Request.LimitMilli
+	}
+}
+
 // limits are those that a container was created with.
 func (t *table) limits(id string) limits {
 	t.mu.Lock()
@@ -151,7 +171,7 @@ func batchLimits(r *podwords.Reading, class place.Class, c *api.Container) (l li
 	}
 	res := c.GetLinux().GetResources()
 	if cpu := r.Wish.CPULimit; cpu != nil && res.GetCpu().GetQuota().GetValue() <= 0 {
-		l.milli = int(*cpu)
+		l.milli = max(int(*cpu), leastMilli)
 	}
 	if memory := r.Wish.MemoryLimit; memory != nil && res.GetMemory().GetLimit().GetValue() <= 0 {
 		l.memory = int64(*memory)

@@ -271,7 +271,7 @@ func TestBatchLimits(t *testing.T) {
 		limit  int    // of the request
 	}{
 		"both":             {map[string]string{word: both}, nil, "150000 100000 1073741824", 1500},
-		"little CPU time":  {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1}}}}`}, nil, "1000 100000 0", 1},
+		"little CPU time":  {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1}}}}`}, nil, "1000 100000 0", 10},
 		"memory":           {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": 4096}}}}`}, nil, "0 0 4096", 0},
 		"another's":        {map[string]string{word: `{"containers": {"b": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}, nil, "0 0 0", 0},
 		"none":             {nil, nil, "0 0 0", 0},
@@ -359,4 +359,75 @@ func TestBatchLimitsInForce(t *testing.T) {
 	}
 	eventually(t, "it is placed", func() bool { p.again(ctx); return len(heard.kinds(Recovered)) == 1 })
 	limited(p, 1500)
+}
+
+// A plugin that starts anew knows the limits on record, and what the runtime lists.
+func TestBatchLimitsOutliveAPlugin(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	q := bestEffort(pod("job", map[string]string{"node.koordinator.sh/extended-resource-spec": `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}))
+	knows := known{q.Uid: {Resources: podwords.Resources{QoS: place.BE}, Containers: []ContainerInfo{{Name: "a"}}}} // no CPU time, as batch pods have none
+	for name, c := range map[string]struct {
+		pods   Pods
+		lists  bool // the runtime lists what the plugin set
+		placed bool // before the restart
+		quota  int64
+		want   int // thousandths of a CPU on record
+		source bool
+	}{
+		"the runtime lists none":    {nil, false, true, 0, 1500, true},
+		"it lists all":              {nil, true, true, 0, 1500, true},
+		"with an API server":        {knows, true, true, 0, 1500, true},
+		"with one, none listed":     {knows, false, true, 0, 1500, true},
+		"not placed before":         {knows, true, false, 0, 1500, false},
+		"the kubelet limits it":     {knows, true, true, 20000, 200, false},
+		"it does, none was listed":  {nil, false, true, 20000, 200, false},
+		"nor placed, nor is listed": {knows, false, false, 0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opt, heard := options(t, "1s1n4c1t")
+			opt.Pods = c.pods
+			if !c.placed {
+				opt.Node.Policy = failing{berth.Policy{}}
+			}
+			p := open(t, opt)
+			box := container(q, "a", 0)
+			adjust, _, err := p.CreateContainer(ctx, q, box)
+			must(t, err)
+			if got := adjust.GetLinux().GetResources().GetCpu().GetQuota().GetValue(); got != 150000 || len(heard.kinds(Fallback)) > 0 == c.placed {
+				t.Fatalf("quota %d, events %+v", got, heard.all)
+			}
+			must(t, p.Close())
+			if c.lists {
+				box = withResources(box, adjust.GetLinux().GetResources())
+			}
+			box.State = api.ContainerState_CONTAINER_RUNNING
+			opt.Node.Policy = berth.Policy{}
+			p = open(t, opt)
+			_, err = p.Synchronize(ctx, []*api.PodSandbox{q}, []*api.Container{box})
+			must(t, err)
+			change := &api.LinuxCPU{Shares: api.UInt64(uint64(102))}
+			if c.pods != nil {
+				change.Shares = api.UInt64(uint64(2)) // other ones would be news to the API server
+			}
+			if c.quota > 0 {
+				change.Quota, change.Period = api.Int64(c.quota), api.UInt64(uint64(100000))
+			}
+			_, err = p.UpdateContainer(ctx, q, box, &api.LinuxResources{Cpu: change})
+			must(t, err)
+			w, err := p.node.Get(ctx, "default/job/a")
+			must(t, err)
+			if got, source := w.Spec.Request.LimitMilli, w.Spec.Annotations[limitKey]; got != c.want || (source != "") != c.source {
+				t.Errorf("it may use %d thousandths of a CPU on record, by %q; want %d", got, source, c.want)
+			}
+		})
+	}
+}
+
+// failing is a policy that is out of order.
+type failing struct{ place.Policy }
+
+func (failing) Place(*place.State, *place.Request) (place.Offer, error) {
+	return place.Offer{}, errors.New("out of order")
 }

@@ -84,7 +84,7 @@ func newTable(online cpuset.Set) *table {
 	return &table{seats: map[string]*seat{}, boxes: map[string]string{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
 }
 
-// call is one call of a handler, which has only so long.
+// call is one call of a handler, which has only so long; nil is none, which has all the time.
 type call struct {
 	mu    sync.Mutex
 	taken bool // the table has what it came to
@@ -97,6 +97,9 @@ type callKey struct{}
 var errOver = errors.New("the time for an answer is over")
 
 func (c *call) take() error {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -107,6 +110,9 @@ func (c *call) take() error {
 }
 
 func (c *call) untake() {
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	c.taken = false
 	c.mu.Unlock()
@@ -134,26 +140,37 @@ func (t *table) Locate(w *agent.Workload, _ iter.Seq[*agent.Workload]) error {
 }
 
 // Enforce implements agent.Enforcer.
-func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforced, error) {
+func (t *table) Enforce(ctx context.Context, c *agent.Transition) (done agent.Enforced, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at, _ := ctx.Value(callKey{}).(*call)
-	if at != nil {
-		if err := at.take(); err != nil {
-			return agent.Enforced{}, err
-		}
+	if err := at.take(); err != nil {
+		return done, err
 	}
-	var done agent.Enforced
 	if t.around != nil {
-		var err error
 		if done, err = t.around.Enforce(c, t.idlePods(c.Workloads()), t.failed); err != nil {
-			if at != nil {
-				at.untake()
-			}
+			at.untake()
 			return done, err
 		}
 	}
-	around := done.Undo
+	around, unwant := done.Undo, t.want(c)
+	t.wake()
+	done.Undo = func() (err error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		unwant()
+		at.untake()
+		if around != nil {
+			err = around()
+		}
+		return err
+	}
+	return done, nil
+}
+
+// want notes what containers are to have by a transition; undo has them want what they did before.
+// Both are called with mu.
+func (t *table) want(c *agent.Transition) (undo func()) {
 	shared, owned := t.shared, t.owned
 	for _, s := range t.line {
 		s.changed, s.wasUnplaced = false, s.unplaced
@@ -180,10 +197,7 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 		}
 	}
 	t.contested, t.owned = t.contested.Union(c.Contested()), c.Owned()
-	t.wake()
-	done.Undo = func() (err error) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
+	return func() {
 		for _, s := range t.line {
 			if s.changed {
 				s.want, s.changed = s.before, false
@@ -191,15 +205,7 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 			s.unplaced = s.unplaced || s.wasUnplaced
 		}
 		t.shared, t.owned = shared, owned
-		if at != nil {
-			at.untake()
-		}
-		if around != nil {
-			err = around()
-		}
-		return err
 	}
-	return done, nil
 }
 
 // Plan implements agent.Planner: what is written besides what the runtime is told.

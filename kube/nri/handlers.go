@@ -82,9 +82,9 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	return adjustment(own, p.table.limits(c.GetId())), updates, nil
 }
 
-// The period of a quota that the kubelet sets, and the least quota that the kernel takes; both in
-// microseconds.
-const quotaPeriod, leastQuota = 100_000, 1000
+// The period of a quota that the kubelet sets, in microseconds, and the least CPU time for which the
+// kernel takes a quota of it, in thousandths of a CPU.
+const quotaPeriod, leastMilli = 100_000, 10
 
 // adjustment is what a new container is to have.
 func adjustment(own resources, l limits) *api.ContainerAdjustment {
@@ -96,7 +96,7 @@ func adjustment(own resources, l limits) *api.ContainerAdjustment {
 		adjust.SetLinuxCPUSetMems(own.mems.String())
 	}
 	if l.milli > 0 {
-		adjust.SetLinuxCPUQuota(max(int64(l.milli)*quotaPeriod/1000, leastQuota))
+		adjust.SetLinuxCPUQuota(int64(l.milli) * quotaPeriod / 1000)
 		adjust.SetLinuxCPUPeriod(quotaPeriod)
 	}
 	if l.memory > 0 {

@@ -32,9 +32,52 @@ type move struct {
 // at the next time. answered is the container whose creation is answered, "" if none; its
 // own resources are not among the moves, and busy is an error if they cannot be had yet.
 func (t *table) moves(answered string, online cpuset.Set) (all []move, own resources, busy error) {
+	assignments, members := t.ways(answered, online)
+	steps, err := cgroup.Order(assignments, t.contested, t.shared)
+	if err != nil {
+		return nil, own, err
+	}
+	now, done := time.Now(), make([]bool, len(assignments))
+	all = make([]move, 0, len(t.line))
+	for _, step := range steps {
+		if done[step.Assignment] {
+			break
+		}
+		done[step.Assignment] = true
+		lose := assignments[step.Assignment].Have.Contains(step.CPUs)
+		for _, s := range members[step.Assignment] {
+			to := resources{step.CPUs, s.want.mems}
+			if s.fresh {
+				own = to
+			} else {
+				all = appendMove(all, s.id, to, lose)
+			}
+			s.tell(to, now)
+		}
+	}
+	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
+		for _, s := range members[i] {
+			switch {
+			case done[i]:
+			case s.fresh: // it has to wait for others, who need two steps
+				own = resources{t.shared.Minus(t.contested), s.want.mems}
+				if s.tell(own, now); own.cpus.IsEmpty() {
+					busy = &BusyError{a.Want}
+				}
+			case a.Have == a.Want:
+				all = appendMove(all, s.id, s.want, true)
+				s.tell(s.want, now)
+			}
+		}
+	}
+	t.contested = t.owned
+	return all, own, busy
+}
+
+// ways are the changes that are wanted: what containers have, and what they are to have. Those for
+// which both are the same are the members of one; a new container is one of its own.
+func (t *table) ways(answered string, online cpuset.Set) (all []cgroup.Assignment, members [][]*seat) {
 	type way struct{ have, want cpuset.Set }
-	var assignments []cgroup.Assignment
-	var members [][]*seat
 	known, blocked := map[way]int{}, t.heldBack(online)
 	for _, s := range t.line {
 		if s.fresh && s.id != answered {
@@ -54,65 +97,31 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 		}
 		i, ok := known[w]
 		if !ok || s.fresh {
-			i = len(assignments)
-			assignments, members = append(assignments, cgroup.Assignment{Name: s.id, Have: w.have, Want: w.want}), append(members, nil)
+			i = len(all)
+			all, members = append(all, cgroup.Assignment{Name: s.id, Have: w.have, Want: w.want}), append(members, nil)
 			if !s.fresh {
 				known[w] = i
 			}
 		}
 		members[i] = append(members[i], s)
 	}
-	steps, err := cgroup.Order(assignments, t.contested, t.shared)
-	if err != nil {
-		return nil, own, err
+	return all, members
+}
+
+// tell notes what the runtime is told of a container.
+func (s *seat) tell(to resources, at time.Time) {
+	if !s.fresh && !s.starts.IsZero() {
+		s.begins = s.begins.Union(to.cpus)
 	}
-	now, done := time.Now(), make([]bool, len(assignments))
-	all = make([]move, 0, len(t.line))
-	tell := func(s *seat, to resources, lose bool) {
-		s.told, s.since = to, now
-		if !s.starts.IsZero() {
-			s.begins = s.begins.Union(to.cpus)
-		}
-		last := len(all) - 1
-		if last < 0 || *all[last].to != to {
-			own := to
-			all = append(all, move{s.id, &own, lose})
-		} else {
-			all = append(all, move{s.id, all[last].to, lose})
-		}
+	s.told, s.since, s.fresh = to, at, false
+}
+
+// appendMove appends a move. One to the same as that before it goes together with it.
+func appendMove(all []move, id string, to resources, lose bool) []move {
+	if last := len(all) - 1; last >= 0 && *all[last].to == to {
+		return append(all, move{id, all[last].to, lose})
 	}
-	for _, step := range steps {
-		if done[step.Assignment] {
-			break
-		}
-		done[step.Assignment] = true
-		lose := assignments[step.Assignment].Have.Contains(step.CPUs)
-		for _, s := range members[step.Assignment] {
-			to := resources{step.CPUs, s.want.mems}
-			if s.fresh {
-				s.told, s.since, s.fresh, own = to, now, false, to
-			} else {
-				tell(s, to, lose)
-			}
-		}
-	}
-	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
-		for _, s := range members[i] {
-			switch {
-			case done[i]:
-			case s.fresh: // it has to wait for others, who need two steps
-				own = resources{t.shared.Minus(t.contested), s.want.mems}
-				s.told, s.since, s.fresh = own, now, false
-				if own.cpus.IsEmpty() {
-					busy = &BusyError{a.Want}
-				}
-			case a.Have == a.Want:
-				tell(s, s.want, true)
-			}
-		}
-	}
-	t.contested = t.owned
-	return all, own, busy
+	return append(all, move{id, new(to), lose})
 }
 
 func sameMems(s *seat) bool { return s.want.mems.IsEmpty() || s.want.mems == s.told.mems }

@@ -86,12 +86,7 @@ func (p *Plugin) nodesOf(near *podwords.Near, pod *api.PodSandbox, c *api.Contai
 			continue
 		}
 		if mounts == nil {
-			// Those of the host, whose paths a runtime means.
-			text, err := fs.ReadFile(fsys, "proc/1/mountinfo")
-			if err == nil {
-				mounts, err = kernel.ParseMounts(string(text))
-			}
-			if err != nil {
+			if mounts, err = kernel.ReadMountsOf(fsys, "1"); err != nil { // the host's, whose paths a runtime means
 				return cpuset.Set{}, 0, err
 			}
 		}

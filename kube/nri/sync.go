@@ -73,13 +73,13 @@ func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Containe
 // adopt gives all that run their places, in one change. Those for which there is none, or
 // all after an error, follow the shared pool.
 func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) (err error) {
-	var named []string // containers
+	var came []asked
 	defer func() {
 		if err == nil {
 			return
 		}
-		for _, c := range named {
-			p.forget(c)
+		for i := range came {
+			p.forget(came[i].container())
 		}
 		for _, c := range containers {
 			if _, has := p.workload(c.GetId()); !has && pods[c.GetPodSandboxId()] != nil && p.table.has(c.GetId()) {
@@ -95,7 +95,37 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		return err
 	}
 	p.recall(ctx, held)
-	wishes, specs := map[string]*asked{}, []agent.Spec{}
+	came = p.newcomers(ctx, pods, containers)
+	wishes, specs, named := map[string]*asked{}, []agent.Spec{}, []string{}
+	for i := range came {
+		a := &came[i]
+		wishes[a.spec.Request.ID], specs, named = a, append(specs, a.spec), append(named, a.container())
+	}
+	refused, err := p.adoptClassed(ctx, specs)
+	if err != nil {
+		return err
+	}
+	specs = specs[:0]
+	for _, r := range refused {
+		a := wishes[r.ID]
+		p.tell(p.table.whose(a.container()).event(Fallback, "time of the shared pool instead of what it asks for: "+r.Err.Error()))
+		specs = append(specs, a.shared())
+	}
+	if refused, err = p.adoptClassed(ctx, specs); err != nil {
+		return err
+	}
+	p.nameAll(ctx, named)
+	for _, r := range refused {
+		container := wishes[r.ID].container()
+		p.table.follow(container)
+		p.forget(container)
+	}
+	return nil
+}
+
+// newcomers are what the containers ask for that have no place yet, each named already. Those whose
+// places wait for them take these, and those that ask for what they cannot have follow the shared pool.
+func (p *Plugin) newcomers(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) (all []asked) {
 	for _, c := range containers {
 		pod := pods[c.GetPodSandboxId()]
 		if _, has := p.workload(c.GetId()); has || pod == nil || !p.table.has(c.GetId()) {
@@ -117,31 +147,10 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 			p.table.follow(c.GetId())
 			continue
 		}
-		wishes[a.spec.Request.ID] = &a
-		specs = append(specs, a.spec)
 		p.name(c.GetId(), &agent.Workload{Spec: a.spec})
-		named = append(named, c.GetId())
+		all = append(all, a)
 	}
-	refused, err := p.adoptClassed(ctx, specs)
-	if err != nil {
-		return err
-	}
-	specs = specs[:0]
-	for _, r := range refused {
-		a := wishes[r.ID]
-		p.tell(p.table.whose(a.spec.Annotations[containerKey]).event(Fallback, "time of the shared pool instead of what it asks for: "+r.Err.Error()))
-		specs = append(specs, a.shared())
-	}
-	if refused, err = p.adoptClassed(ctx, specs); err != nil {
-		return err
-	}
-	p.nameAll(ctx, named)
-	for _, r := range refused {
-		container := wishes[r.ID].spec.Annotations[containerKey]
-		p.table.follow(container)
-		p.forget(container)
-	}
-	return nil
+	return all
 }
 
 // recall notes the workloads that the records have: each with its container, or waiting for
@@ -161,6 +170,7 @@ func (p *Plugin) recall(ctx context.Context, all []agent.Workload) {
 		case w.Backend != backend:
 		case p.table.has(containerOf(w)):
 			p.name(containerOf(w), w)
+			p.table.recall(w)
 		case p.table.lives(pod):
 			p.wait(w.ID(), pod)
 		default:

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,10 +56,10 @@ const (
 func (a *Agent) batch(ctx context.Context) {
 	b := a.opt.Batch
 	told := trouble{what: "batch", tell: a.opt.Tell}
-	s := status{client: a.opt.Client, rewrite: or(b.Rewrite, 5*time.Minute)}
-	sampling := time.NewTicker(or(b.Sample, 15*time.Second))
+	s := status{client: a.opt.Client, rewrite: cmp.Or(b.Rewrite, 5*time.Minute)}
+	sampling := time.NewTicker(cmp.Or(b.Sample, 15*time.Second))
 	defer sampling.Stop()
-	writing := time.NewTicker(or(b.Every, time.Minute))
+	writing := time.NewTicker(cmp.Or(b.Every, time.Minute))
 	defer writing.Stop()
 	began := time.Now()
 	var unmeasured, unkept error
@@ -97,13 +98,6 @@ func (a *Agent) batch(ctx context.Context) {
 	}
 }
 
-func or(d, or time.Duration) time.Duration {
-	if d == 0 {
-		return or
-	}
-	return d
-}
-
 // tellBatch writes what is left for batch work. Without figures of use, or of pods, it
 // leaves what it wrote for a while, then takes it away: nobody knows what is left.
 func (a *Agent) tellBatch(ctx context.Context, s *status, l *learner, began time.Time) error {
@@ -113,7 +107,7 @@ func (a *Agent) tellBatch(ctx context.Context, s *status, l *learner, began time
 	if synced && measured {
 		s.fresh = report.At
 	}
-	stale := or(b.Stale, 15*time.Minute)
+	stale := cmp.Or(b.Stale, 15*time.Minute)
 	last := s.fresh
 	if last.IsZero() {
 		last = began

@@ -4,6 +4,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -49,12 +50,7 @@ func New(opt Options) *Agent {
 	if opt.Tell == nil {
 		opt.Tell = func(string, error) {}
 	}
-	if opt.settle == 0 {
-		opt.settle = 100 * time.Millisecond
-	}
-	if opt.retry == 0 {
-		opt.retry = time.Second
-	}
+	opt.settle, opt.retry = cmp.Or(opt.settle, 100*time.Millisecond), cmp.Or(opt.retry, time.Second)
 	return &Agent{opt: opt, kick: make(chan struct{}, 1)}
 }
 

@@ -101,30 +101,29 @@ func processOf(host fs.FS, pid string) (p process) {
 	return p
 }
 
-// policyPlugin is what the kernel calls nri-plugins' policies. Their pods have no capabilities.
-const policyPlugin = "nri-resource-po"
+// The programs whose pods need no capabilities, as the kernel calls them: nri-plugins' policies and
+// Intel's daemon; and what of the host they work through.
+const policyPlugin, controlPlane = "nri-resource-po", "ctlplane"
 
-// pluginDir is where runtimes listen for plugins.
-const pluginDir = "run/nri"
+var worksThrough = map[string]string{
+	policyPlugin: "run/nri",       // where runtimes listen for plugins, which write for them
+	controlPlane: "sys/fs/cgroup", // whose files root may write
+}
 
-// plugs reports whether a process sees that directory of the host: its pod was given it.
-func plugs(host fs.FS, pid string) bool {
-	dir := kernel.MountOf(mountsOf(host, "1"), pluginDir)
+// sees reports whether a process sees a directory of the host: its pod was given it.
+func sees(host fs.FS, pid, name string) bool {
+	hosts, _ := kernel.ReadMountsOf(host, "1") // what cannot be read shows nothing
+	dir := kernel.MountOf(hosts, name)
 	if dir == nil {
 		return false
 	}
-	rel := "/" + pluginDir
+	rel := "/" + name
 	if dir.Dir != "." {
 		rel = strings.TrimPrefix(rel, "/"+dir.Dir)
 	}
-	name := path.Join(dir.Root, rel) // in its file system
-	return slices.ContainsFunc(mountsOf(host, pid), func(m kernel.Mount) bool { return m.Device == dir.Device && kernel.Within(name, m.Root) })
-}
-
-func mountsOf(host fs.FS, pid string) []kernel.Mount {
-	text, _ := fs.ReadFile(host, path.Join("proc", pid, "mountinfo"))
-	all, _ := kernel.ParseMounts(string(text)) // what cannot be read shows nothing
-	return all
+	of := path.Join(dir.Root, rel) // in its file system
+	its, _ := kernel.ReadMountsOf(host, pid)
+	return slices.ContainsFunc(its, func(m kernel.Mount) bool { return m.Device == dir.Device && kernel.Within(of, m.Root) })
 }
 
 // rootDir is the directory of a kubelet's state, "" if it is that of all others. Of a flag that is
@@ -195,10 +194,10 @@ func known(plugin string) bool {
 func running(host fs.FS) (all []Rival, dirs []string, err error) {
 	dirs = []string{kubeletDir}
 	programs := map[string]Rival{
-		"koordlet":        {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or its features CPUSetAllocator and BECPUSuppress"},
-		policyPlugin:      {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
-		"cri-resmgr":      {Who: "CRI Resource Manager", Remedy: "have the kubelet use the runtime's own socket, and end cri-resmgr"},
-		"cpu-control-pla": {Who: "Intel's CPU control plane", Remedy: "remove it from this node"},
+		"koordlet":   {Who: "Koordinator's koordlet", Remedy: "remove the koordlet from this node, or switch its features CPUSetAllocator and BECPUSuppress off and start with --beside-others"},
+		policyPlugin: {Who: "an NRI resource policy plugin", Remedy: "remove nri-plugins from this node"},
+		"cri-resmgr": {Who: "CRI Resource Manager", Remedy: "have the kubelet use the runtime's own socket, and end cri-resmgr"},
+		controlPlane: {Who: "Intel's CPU control plane", Remedy: "remove it from this node"},
 	}
 	profile, _ := fs.ReadFile(host, "etc/tuned/active_profile")
 	if p := strings.TrimSpace(string(profile)); strings.Contains(p, "cpu-partitioning") || strings.HasPrefix(p, "realtime") {
@@ -224,7 +223,8 @@ func running(host fs.FS) (all []Rival, dirs []string, err error) {
 		switch p := processOf(host, e.Name()); {
 		case rival:
 			r.Why = "process " + e.Name()
-			r.Unsure = !p.manages() && !(name == policyPlugin && p.root && plugs(host, e.Name())) // the runtime writes for a plugin
+			door, has := worksThrough[name]
+			r.Unsure = !p.manages() && !(has && p.root && sees(host, e.Name(), door))
 			all = append(all, r)
 		case p.admin && p.hostPIDs: // a path of a container's is none of the host's
 			if dir := rootDir(host, e.Name()); dir != "" && !slices.Contains(dirs, dir) {

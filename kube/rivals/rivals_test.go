@@ -2,6 +2,8 @@ package rivals
 
 import (
 	"io/fs"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -46,6 +48,36 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// The page for those who come from another system says by what each is found, so that they end it first.
+func TestPageNamesWhatIsFound(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/coming-from.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| found by |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	found, code := 0, regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		for _, by := range code.FindAllStringSubmatch(cells[min(1, len(cells)-1)], -1) {
+			host := fstest.MapFS{"proc/1/mountinfo": {Data: []byte(hostMounts)}, "proc/1/uid_map": {Data: []byte(hostMap)}}
+			if file, ok := strings.CutPrefix(by[1], "/"); ok {
+				host[file] = &fstest.MapFile{Data: []byte(`{"policyName":"static"}`)}
+			} else {
+				played{by[1][:min(len(by[1]), 15)], rootUser, allCaps, "40", hostMap, hostMounts}.on(host, "40")
+			}
+			if all, err := Find(host); err != nil || len(all) != 1 || all[0].Unsure {
+				t.Errorf("docs/coming-from.md has `%s`: found %+v, %v", by[1], all, err)
+			}
+			found++
+		}
+	}
+	if found < 7 {
+		t.Errorf("docs/coming-from.md has %d that are found", found)
+	}
+}
+
 // played is a process as the kernel tells of it.
 type played struct {
 	name, uids, caps, pids, users string
@@ -70,7 +102,7 @@ const (
 	hostMap  = "         0          0 4294967295\n"
 	podMap   = "         0      65536      65536\n"
 
-	hostMounts = "20 1 254:1 / / rw - ext4 /dev/vda1 rw\n21 20 0:25 / /run rw - tmpfs tmpfs rw\n"
+	hostMounts = "20 1 254:1 / / rw - ext4 /dev/vda1 rw\n21 20 0:25 / /run rw - tmpfs tmpfs rw\n22 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 	podMounts  = "90 80 0:60 / / rw - overlay overlay rw\n91 90 0:61 / /run rw - tmpfs tmpfs rw\n92 90 254:1 /var/lib/kubelet/pods/1/volumes/run/nri /run/nri rw - ext4 /dev/vda1 rw\n"
 	nriMount   = podMounts + "93 90 0:25 /nri /var/run/nri rw - tmpfs tmpfs rw\n"
 )
@@ -85,7 +117,10 @@ func TestUnsure(t *testing.T) {
 		"a privileged pod":                   {played{"koordlet", rootUser, allCaps, "40 7", hostMap, podMounts}, true},
 		"with the host's PIDs":               {played{"koordlet", rootUser, allCaps, "40", hostMap, podMounts}, true},
 		"a service":                          {played{"cri-resmgr", rootUser, allCaps, "40", hostMap, hostMounts}, true},
-		"a control plane":                    {played{"cpu-control-pla", rootUser, allCaps, "40 1", hostMap, podMounts}, true},
+		"a control plane":                    {played{"ctlplane", rootUser, allCaps, "40 1", hostMap, podMounts}, true},
+		"one without capabilities":           {played{"ctlplane", rootUser, "0", "40 1", hostMap, podMounts + "93 90 0:26 / /cgroup rw - cgroup2 cgroup2 rw\n"}, true},
+		"its agent":                          {played{"ctlplane", "10001\t10001\t10001\t10001", "0", "40 1", hostMap, podMounts}, false},
+		"a pod of a control plane's name":    {played{"ctlplane", rootUser, podCaps, "40 1", hostMap, podMounts + "93 90 0:26 /kubepods/pod1 /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"}, false},
 		"any pod":                            {played{"koordlet", rootUser, podCaps, "40 7", hostMap, podMounts}, false},
 		"not privileged, the host's PIDs":    {played{"koordlet", rootUser, podCaps, "40", hostMap, podMounts}, true},
 		"the same without capabilities":      {played{"koordlet", rootUser, "0", "40", hostMap, podMounts}, true},

@@ -27,7 +27,7 @@ const (
 )
 
 // Expression is a condition on a request. Its key is "id", "namespace", "group",
-// "class" or "labels/" and the name of a label.
+// "class" or "labels/" and the name of a label; "pod/namespace" and "pod/labels/" are the same.
 type Expression struct {
 	Key      string   `json:"key"`
 	Operator Operator `json:"operator"`
@@ -101,12 +101,21 @@ func matches(glob, value string) bool {
 	return ok && err == nil
 }
 
+// bare is a key without the word pod in front: a workload has the labels of its pod.
+func bare(key string) string {
+	if rest, ok := strings.CutPrefix(key, "pod/"); ok && (rest == "namespace" || strings.HasPrefix(rest, "labels/")) {
+		return rest
+	}
+	return key
+}
+
 func knownKey(key string) bool {
+	key = bare(key)
 	return slices.Contains([]string{"id", "namespace", "group", "class"}, key) || len(key) > len("labels/") && strings.HasPrefix(key, "labels/")
 }
 
 func lookup(r *place.Request, key string) (value string, ok bool) {
-	switch key {
+	switch key = bare(key); key {
 	case "id":
 		return r.ID, true
 	case "namespace":

@@ -93,7 +93,7 @@ func chainOptions() []option {
 		{name: "fill balanced", with: fill(balloons.Emptiest), without: fill(balloons.Fullest), steps: filled, want: "a=1,17 b=2,18 c=2,18"},
 		{name: "fill first-free", with: fill(balloons.FirstFree), without: fill(balloons.Fullest), steps: later, want: "a=1,17 b=2,18 c=1,17"},
 		{
-			name: "groupBy", with: x(balloons.Type{MinCPUs: 2, MaxCPUs: 3, GroupBy: "${labels/app}-${namespace}", PreferNew: true}), without: x(balloons.Type{MinCPUs: 2, MaxCPUs: 3, PreferNew: true}),
+			name: "groupBy", with: x(balloons.Type{MinCPUs: 2, MaxCPUs: 3, GroupBy: "${pod/labels/app}-${namespace}", PreferNew: true}), without: x(balloons.Type{MinCPUs: 2, MaxCPUs: 3, PreferNew: true}),
 			steps: []step{app("a", "web"), app("b", "db"), app("c", "web"), app("d", "db")}, want: "a=1,17 b=2,18 c=1,17 d=2,18",
 		},
 		{

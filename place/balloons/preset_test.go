@@ -139,6 +139,8 @@ func TestValidate(t *testing.T) {
 		{static(), ""},
 		{podpool(balloons.Fullest), ""},
 		{x(balloons.Type{Name: "x", MinCPUs: 2, MaxCPUs: 2, MinBalloons: 1, MaxBalloons: 1, GroupBy: "a${labels/x}${id}"}), ""},
+		{x(balloons.Type{Name: "x", GroupBy: "${pod/labels/x}${pod/namespace}"}), ""},
+		{x(balloons.Type{Name: "x", GroupBy: "${pod/id}"}), "unknown key pod/id"},
 		{x(balloons.Type{Name: "x", Components: []string{"p", "p"}}), ""},
 		{match(balloons.Expression{Key: "labels/a", Operator: balloons.Matches, Values: []string{"a*"}}), ""},
 		{x(balloons.Type{}), "a name"},

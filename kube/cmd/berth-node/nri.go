@@ -142,6 +142,8 @@ func policyHints(policy string) []string {
 		return []string{"prefer-shared-cpus", "prefer-reserved-cpus", "hide-hyperthreads", "cpu.preserve", "memory.preserve", "unlimited-burstable"}
 	case "balloons", "podpools":
 		return []string{"balloon", "hide-hyperthreads"}
+	case "static-pools":
+		return []string{"balloon", "socket"} // more lists than one would be more than the pod pays for
 	}
 	return []string{"prefer-shared-cpus"} // which is a mode besides
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +36,7 @@ func (f *nriFlags) effective(cmd *cobra.Command) (c *config.NodeConfig, err erro
 		}
 	}
 	k := &c.Kubernetes
-	k.NRISocket = first(k.NRISocket, nri.Socket)
+	k.NRISocket = cmp.Or(k.NRISocket, nri.Socket)
 	for name, set := range map[string]func(){
 		"nri-socket": func() { k.NRISocket = f.socket }, "state": func() { c.Agent.StateDir = f.state },
 		"policy": func() { c.Policy = config.Policy{Name: f.policy} }, "index": func() { k.Index = f.index },
@@ -59,13 +60,6 @@ func (f *nriFlags) effective(cmd *cobra.Command) (c *config.NodeConfig, err erro
 		return nil, err
 	}
 	return c, c.Validate()
-}
-
-func first(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }
 
 func readRules(file string) (rules []config.WordRule, err error) {

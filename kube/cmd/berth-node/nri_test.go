@@ -6,8 +6,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"berth.dev/berth/place/balloons"
+	"berth.dev/berth/place/policies"
 )
 
 func berthNode(t *testing.T, args ...string) (stdout, stderr string, code int) {
@@ -130,6 +134,17 @@ func TestUnsureRival(t *testing.T) {
 		}
 		if _, errs, code := berthNode(t, "nri", "--check", "--root", root); code != 1 || !strings.Contains(errs, "koordlet") || strings.Contains(errs, "warning:") {
 			t.Errorf("%q, --check: status %d, %q", status, code, errs)
+		}
+	}
+}
+
+// A pod may choose its pool under every policy that has some.
+func TestPolicyHints(t *testing.T) {
+	t.Parallel()
+	for _, p := range policies.All() {
+		pools := slices.Contains([]string{"balloons", "static-pools", "podpools"}, p.Name)
+		if got := slices.Contains(policyHints(p.Name), balloons.HintType); got != pools {
+			t.Errorf("%s: a pod may name its pool: %t", p.Name, got)
 		}
 	}
 }
