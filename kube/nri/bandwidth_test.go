@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/place"
 )
@@ -114,6 +115,22 @@ func TestBandwidthNotLive(t *testing.T) {
 	h.begin(p, container(p, "a", 100))
 	if told := h.heard.kinds(Word); len(told) != 1 || !strings.Contains(told[0], "this is not the live host") {
 		t.Errorf("told %q", told)
+	}
+}
+
+// On the live host no kind of class is missing because this were another one.
+func TestClassesLive(t *testing.T) {
+	t.Parallel()
+	root, err := kernel.Open("/")
+	must(t, err)
+	net := &traffic.Config{Devices: map[string]traffic.LinkConfig{"lo": {Rate: 100e6}}, Classes: map[string]traffic.Share{"bulk": {Priority: 8}}}
+	p := &Plugin{opt: Options{Node: agent.Options{Root: root}}}
+	p.opt.Node.Classes.Net = net
+	must(t, p.surveyClasses())
+	for kind, lack := range p.lacks {
+		if strings.Contains(lack.Error(), "not the live host") {
+			t.Errorf("%s: %v", kind, lack)
+		}
 	}
 }
 
