@@ -151,7 +151,7 @@ func Rooms() []Room {
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
 		{Path: "kube/image"},
 		{Path: "kube/image/pack", May: []string{"kernel", "kube/image"}},
-		{Path: "kube/e2e/nodekit", May: []string{"internal/debian", "kube/image"}},
+		{Path: "kube/e2e/nodekit", May: []string{"internal/debian", "internal/netlink", "kernel/traffic", "kube/image"}},
 		{Path: "kube/e2e/node", May: []string{"kube/e2e/nodekit"}},
 		{Path: "kube/e2e/work"},
 		{Path: "e2e/idletable", May: []string{"lab/stats"}},

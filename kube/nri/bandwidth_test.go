@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/place"
 )
@@ -27,6 +29,8 @@ func TestBandwidth(t *testing.T) {
 	own := []*api.LinuxNamespace{{Type: "ipc"}, {Type: "network", Path: "/run/netns/x"}}
 	hosts := []*api.LinuxNamespace{{Type: "ipc"}}
 	both := traffic.Limit{Send: 10e6, Receive: 20e6}
+	beside := fakekernel.V1()
+	beside.V2 = fakekernel.Hybrid().V2
 	for name, c := range map[string]struct {
 		layout     fakekernel.Layout
 		words      map[string]string
@@ -39,6 +43,7 @@ func TestBandwidth(t *testing.T) {
 		"Kubernetes, its own network":    {fakekernel.V2(), kubernetes, own, "/kubepods/poduid-web", traffic.Limit{}, ""},
 		"Kubernetes, not told which":     {fakekernel.V2(), kubernetes, nil, "/kubepods/poduid-web", traffic.Limit{}, ""},
 		"Koordinator":                    {fakekernel.V2(), koordinator, own, "/kubepods/poduid-web", both, ""},
+		"v2 beside v1":                   {beside, koordinator, own, "/kubepods/poduid-web", both, ""},
 		"too little":                     {fakekernel.V2(), map[string]string{"kubernetes.io/egress-bandwidth": "1k"}, hosts, "/kubepods/poduid-web", traffic.Limit{}, "1kbit is not 8kbit to 10Tbit"},
 		"v1":                             {fakekernel.V1(), koordinator, own, "/kubepods/poduid-web", traffic.Limit{}, "cgroup v2 is not mounted"},
 		"no group of the pod's":          {fakekernel.V2(), koordinator, own, "/kubepods/podother", traffic.Limit{}, "is not that of its pod"},
@@ -64,8 +69,9 @@ func TestBandwidth(t *testing.T) {
 				h.begin(p, a)
 				h.begin(p, b)
 				dir := ""
-				if c.layout.V1 == nil {
-					dir = path.Dir(h.base.Child(groupName(a)).Dirs()[0])
+				if c.layout.V2 != "" {
+					dirs := h.dirs(a)
+					dir = path.Dir(dirs[len(dirs)-1])
 				}
 				limit := func() (l traffic.Limit) {
 					if dir != "" {
@@ -112,6 +118,22 @@ func TestBandwidthNotLive(t *testing.T) {
 	}
 }
 
+// On the live host no kind of class is missing because this were another one.
+func TestClassesLive(t *testing.T) {
+	t.Parallel()
+	root, err := kernel.Open("/")
+	must(t, err)
+	net := &traffic.Config{Devices: map[string]traffic.LinkConfig{"lo": {Rate: 100e6}}, Classes: map[string]traffic.Share{"bulk": {Priority: 8}}}
+	p := &Plugin{opt: Options{Node: agent.Options{Root: root}}}
+	p.opt.Node.Classes.Net = net
+	must(t, p.surveyClasses())
+	for kind, lack := range p.lacks {
+		if strings.Contains(lack.Error(), "not the live host") {
+			t.Errorf("%s: %v", kind, lack)
+		}
+	}
+}
+
 // A limit that cannot be had takes no class with it, and a class no limit.
 func TestDropLimit(t *testing.T) {
 	t.Parallel()
@@ -129,22 +151,35 @@ func TestDropLimit(t *testing.T) {
 // A container's packets have the class that its pod names, once its group is there.
 func TestNetClass(t *testing.T) {
 	t.Parallel()
-	var net *fakenet.Network
-	h := newClassHost(t, fakekernel.V2(), func(o *Options) {
-		net = fakenet.New(o.Node.Root.FS(), "eth0")
-		o.Node.Root = traffic.Lay(o.Node.Root, net)
-		o.Node.Classes.Net = &traffic.Config{Devices: map[string]traffic.LinkConfig{"eth0": {Rate: 100e6}}, Classes: map[string]traffic.Share{"bulk": {Priority: 8}}}
-	})
-	p := pod("web", map[string]string{"berth.dev/net": "bulk"})
-	c := container(p, "a", 100)
-	h.begin(p, c)
-	mark, err := net.Mark(h.base.Child(groupName(c)).Dirs()[0])
-	must(t, err)
-	if root, classes := net.Of("eth0"); mark == 0 || classes[mark].Prio != 7 {
-		t.Errorf("mark %x, eth0 has %v with %v; told %q", mark, root, classes, h.heard.kinds(Word))
-	}
-	h.stop(p, c)
-	if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" {
-		t.Errorf("stopped: eth0 has %v", root)
+	beside := fakekernel.V1()
+	beside.V2 = fakekernel.Hybrid().V2
+	for name, layout := range map[string]fakekernel.Layout{"v2": fakekernel.V2(), "v2 beside v1": beside} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var net *fakenet.Network
+			h := newClassHost(t, layout, func(o *Options) {
+				net = fakenet.New(o.Node.Root.FS(), "eth0")
+				o.Node.Root = traffic.Lay(o.Node.Root, net)
+				o.Node.Classes.Net = &traffic.Config{Devices: map[string]traffic.LinkConfig{"eth0": {Rate: 100e6}}, Classes: map[string]traffic.Share{"bulk": {Priority: 8}}}
+			})
+			p := pod("web", map[string]string{"berth.dev/net": "bulk"})
+			c := container(p, "a", 100)
+			must(t, h.create(p, c))
+			h.make(c)
+			if all, err := fs.Glob(h.k.FS(), layout.V2+"/berth-net-*"); err != nil || len(all) > 0 {
+				t.Errorf("before its own are there, groups %v are made for it; %v", all, err)
+			}
+			must(t, h.p.StartContainer(context.Background(), p, c))
+			dirs := h.dirs(c)
+			mark, err := net.Mark(dirs[len(dirs)-1])
+			must(t, err)
+			if root, classes := net.Of("eth0"); mark == 0 || classes[mark].Prio != 7 {
+				t.Errorf("mark %x, eth0 has %v with %v; told %q", mark, root, classes, h.heard.kinds(Word))
+			}
+			h.stop(p, c)
+			if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" {
+				t.Errorf("stopped: eth0 has %v", root)
+			}
+		})
 	}
 }

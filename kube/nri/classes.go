@@ -24,7 +24,7 @@ import (
 // fit it are an error.
 func (p *Plugin) surveyClasses() error {
 	p.classes, p.lacks = p.opt.Node.Classes, map[agent.ClassKind]error{}
-	r, err := agent.ReportClasses(p.opt.Node.Root.FS(), p.classes, nil, false)
+	r, err := agent.ReportClasses(traffic.Over(p.opt.Node.Root).FS(), p.classes, nil, false)
 	if err != nil {
 		return fmt.Errorf("classes: %w", err)
 	}

@@ -2,7 +2,9 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -38,6 +40,8 @@ type classHost struct {
 	base   cgroup.Group
 	pids   map[string]string // by container id
 	before map[string]string
+	// unified is where the runtime makes groups of v2 beside those of v1, as runc does.
+	unified string
 }
 
 const (
@@ -63,6 +67,9 @@ func newClassHost(t *testing.T, layout fakekernel.Layout, change func(*Options))
 	p.CPUs = 8
 	layout.Resctrl, layout.Power = &r, &p
 	h := &classHost{groups: newGroups(t, layout), pids: map[string]string{}}
+	if layout.V1 != nil && len(layout.V2Controllers) == 0 {
+		h.unified = layout.V2
+	}
 	must(t, h.k.PlugDisk("vda", "254:0", ""))
 	host, err := cgroup.Detect(h.root)
 	must(t, err)
@@ -109,9 +116,27 @@ func (h *classHost) make(c *api.Container) {
 	pid := fmt.Sprint(7000 + len(h.pids))
 	h.pids[c.Id] = pid
 	must(h.t, h.k.Start(pid))
-	for _, dir := range group.Dirs() {
+	if h.unified != "" {
+		dir := h.unified
+		for name := range strings.SplitSeq(strings.Trim(groupName(c), "/"), "/") {
+			dir += "/" + name
+			if err := h.k.Mkdir(dir); !errors.Is(err, fs.ErrExist) {
+				must(h.t, err)
+			}
+		}
+	}
+	for _, dir := range h.dirs(c) {
 		must(h.t, h.k.WriteFile(dir+"/cgroup.procs", pid))
 	}
+}
+
+// dirs are the directories of a container's group, that of v2 last.
+func (h *classHost) dirs(c *api.Container) []string {
+	dirs := h.base.Child(groupName(c)).Dirs()
+	if h.unified != "" {
+		dirs = append(dirs, path.Join(h.unified, groupName(c)))
+	}
+	return dirs
 }
 
 func (h *classHost) create(pod *api.PodSandbox, c *api.Container) error {
@@ -130,7 +155,7 @@ func (h *classHost) begin(pod *api.PodSandbox, c *api.Container) {
 func (h *classHost) stop(pod *api.PodSandbox, c *api.Container) {
 	h.t.Helper()
 	must(h.t, h.k.Exit(h.pids[c.Id]))
-	for _, dir := range h.base.Child(groupName(c)).Dirs() {
+	for _, dir := range h.dirs(c) {
 		must(h.t, h.k.Rmdir(dir))
 	}
 	_, err := h.p.StopContainer(context.Background(), pod, c)

@@ -6,17 +6,18 @@ import (
 	"context"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
-	"go.yaml.in/yaml/v3"
 )
 
 // scrapeFile is what an agent with all that it can read tells: agent/web keeps it current.
@@ -102,8 +103,8 @@ func record(t *testing.T, scrape []byte) (all recorded, now time.Time) {
 	return all, now
 }
 
-// found returns what a query finds in what was recorded: the labels of each series.
-func found(t *testing.T, all recorded, now time.Time, query string) (some []labels.Labels) {
+// ask returns what a query finds in what was recorded.
+func ask(t *testing.T, all recorded, now time.Time, query string) promql.Vector {
 	t.Helper()
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute})
 	defer engine.Close()
@@ -116,17 +117,26 @@ func found(t *testing.T, all recorded, now time.Time, query string) (some []labe
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
-	for _, s := range vector {
+	return slices.Clone(vector)
+}
+
+// found returns the labels of each series that a query finds.
+func found(t *testing.T, all recorded, now time.Time, query string) (some []labels.Labels) {
+	t.Helper()
+	for _, s := range ask(t, all, now, query) {
 		some = append(some, s.Metric)
 	}
 	return some
 }
 
 // Each query of the dashboard finds something in what an agent tells, with the labels that its
-// legend names.
+// legend names, and each variable something to choose from.
 func TestDashboardFinds(t *testing.T) {
 	t.Parallel()
 	var board struct {
+		Templating struct {
+			List []struct{ Name, Type, Definition string }
+		}
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr, LegendFormat string }
@@ -137,10 +147,27 @@ func TestDashboardFinds(t *testing.T) {
 	}
 	all, now := record(t, append(read(t, scrapeFile), targets...))
 	variable := regexp.MustCompile(`"\$[a-z]+"`)
+	find := func(query string) []labels.Labels {
+		return found(t, all, now, variable.ReplaceAllString(strings.ReplaceAll(query, "$__rate_interval", "5m"), `".+|"`))
+	}
+	values := regexp.MustCompile(`^label_values\((.+), ([a-z]+)\)$`)
+	for _, v := range board.Templating.List {
+		if v.Type != "query" {
+			continue
+		}
+		of := values.FindStringSubmatch(v.Definition)
+		if of == nil {
+			t.Fatalf("variable %s: %q is not known here", v.Name, v.Definition)
+		}
+		some := find(of[1])
+		if !slices.ContainsFunc(some, func(s labels.Labels) bool { return s.Has(of[2]) }) {
+			t.Errorf("variable %s has no value: of %s none has %s", v.Name, some, of[2])
+		}
+	}
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
-			query := variable.ReplaceAllString(strings.ReplaceAll(target.Expr, "$__rate_interval", "5m"), `".+|"`)
-			some := found(t, all, now, query)
+			query := target.Expr
+			some := find(query)
 			if len(some) == 0 {
 				t.Errorf("panel %q: nothing is found by %s", p.Title, query)
 			}
@@ -158,30 +185,20 @@ func TestDashboardFinds(t *testing.T) {
 // Each recording rule finds something, in what an agent tells or other rules record.
 func TestRecordingRulesFind(t *testing.T) {
 	t.Parallel()
-	var file struct {
-		Groups []struct {
-			Rules []struct{ Record, Expr string }
-		}
-	}
-	if err := yaml.Unmarshal(read(t, rulesFile), &file); err != nil {
-		t.Fatal(err)
-	}
 	all, now := record(t, read(t, scrapeFile))
 	count := 0
-	for _, g := range file.Groups {
-		for _, r := range g.Rules {
-			if r.Record == "" {
-				continue
-			}
-			some := found(t, all, now, r.Expr)
-			if len(some) == 0 {
-				t.Errorf("%s: nothing is found by %s", r.Record, r.Expr)
-			}
-			count++
-			for _, of := range some {
-				is := labels.NewBuilder(of).Set(labels.MetricName, r.Record).Labels()
-				all = append(all, promql.NewStorageSeries(promql.Series{Metric: is, Floats: []promql.FPoint{{T: now.UnixMilli(), F: 1}}}))
-			}
+	for _, r := range rules(t) {
+		if r.Record == "" {
+			continue
+		}
+		some := found(t, all, now, r.Expr)
+		if len(some) == 0 {
+			t.Errorf("%s: nothing is found by %s", r.Record, r.Expr)
+		}
+		count++
+		for _, of := range some {
+			is := labels.NewBuilder(of).Set(model.MetricNameLabel, r.Record).Labels()
+			all = append(all, promql.NewStorageSeries(promql.Series{Metric: is, Floats: []promql.FPoint{{T: now.UnixMilli(), F: 1}}}))
 		}
 	}
 	if count == 0 {

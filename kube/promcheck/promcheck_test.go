@@ -6,14 +6,17 @@ package promcheck
 
 import (
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
-	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -70,31 +73,31 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestRules(t *testing.T) {
-	t.Parallel()
-	var file struct {
-		Groups []struct {
-			Name  string
-			Rules []struct{ Alert, Record, Expr string }
-		}
-	}
-	if err := yaml.Unmarshal(read(t, rulesFile), &file); err != nil {
-		t.Fatal(err)
-	}
-	known, alerts := documented(t), []string{}
-	for _, g := range file.Groups { // a rule may use what another records
-		for _, r := range g.Rules {
-			if r.Record != "" {
-				known = append(known, r.Record)
-			}
-		}
+// rules are those of the file, as Prometheus itself reads it.
+func rules(t *testing.T) (all []rulefmt.Rule) {
+	t.Helper()
+	file, errs := rulefmt.ParseFile(rulesFile, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	if len(errs) > 0 {
+		t.Fatal(errors.Join(errs...))
 	}
 	for _, g := range file.Groups {
-		for _, r := range g.Rules {
-			alerts = append(alerts, r.Alert)
-			for _, wrong := range check(known, r.Expr) {
-				t.Errorf("%s %s%s: %s", g.Name, r.Alert, r.Record, wrong)
-			}
+		all = append(all, g.Rules...)
+	}
+	return all
+}
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	known, alerts := documented(t), []string{}
+	for _, r := range rules(t) { // a rule may use what another records
+		if r.Record != "" {
+			known = append(known, r.Record)
+		}
+	}
+	for _, r := range rules(t) {
+		alerts = append(alerts, r.Alert)
+		for _, wrong := range check(known, r.Expr) {
+			t.Errorf("%s%s: %s", r.Alert, r.Record, wrong)
 		}
 	}
 	for _, want := range []string{"CacheContention", "IPCDegradation"} {

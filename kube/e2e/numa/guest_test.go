@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,6 +29,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/kube/e2e/nodekit"
 )
 
@@ -540,6 +544,83 @@ func TestKilled(t *testing.T) {
 		books(t, all...)
 	}
 	mustRun(t, "next", guaranteed, 1000, nil).has(t, "a CPU of its own", func(is place) bool { return is.cpus.Len() == 1 && free(is) })
+}
+
+// kept waits for a second in which a limit is used, and checks that it has been kept all the time.
+func kept(t *testing.T, what string, p *nodekit.Peer, limit float64) {
+	t.Helper()
+	uses(t, what, p, 0.6*limit, 1.4*limit)
+	rate, err := p.Kept(limit)
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	t.Logf("%s: %.2f Mbit/s in all", what, rate/1e6)
+}
+
+// uses waits for a second in which between so many bits per second pass.
+func uses(t *testing.T, what string, p *nodekit.Peer, low, high float64) {
+	t.Helper()
+	if err := within(func() error {
+		is, err := p.Rate(time.Second)
+		if err == nil && (is < low || is > high) {
+			err = fmt.Errorf("%.2f Mbit/s pass, want %.2f to %.2f", is/1e6, low/1e6, high/1e6)
+		}
+		return err
+	}); err != nil {
+		t.Errorf("%s: %v\nthe plugin:\n%s", what, err, the.plugin.Tail(10))
+	}
+}
+
+// What pods say of what they send and receive is at their groups, holds from their first byte on and
+// while plugin and containerd are killed, and goes with their last container.
+func TestBandwidth(t *testing.T) {
+	if !inside() {
+		t.Skip("it runs in the guest")
+	}
+	top, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := traffic.Over(top).FS()
+	other, err := nodekit.Network()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	w := nodekit.NewCable()
+	if err := errors.Join(w.Lay(other), w.Answer(w.FarIP, other)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	const limit = 4e6
+	sends := mustRun(t, "sends", burstable, 100, map[string]string{"koordinator.sh/networkQOS": `{"EgressLimit": "4M"}`}, nodekit.Talk(true, w.FarIP)...)
+	receives := mustRun(t, "receives", burstable, 100, map[string]string{"kubernetes.io/ingress-bandwidth": "4M"}, nodekit.Talk(false, w.FarIP)...)
+	has := func(when string, c container, want string) {
+		t.Helper()
+		name := strings.TrimPrefix(traffic.LimitFile(path.Dir(c.group)), "/")
+		is, err := fs.ReadFile(files, name)
+		if err != nil || strings.TrimSpace(string(is)) != want {
+			t.Errorf("%s /%s is %q (%v), want %q", when, name, is, err, want)
+		}
+	}
+	holds := func(when string) {
+		t.Helper()
+		has(when, sends, "send 500000")
+		has(when, receives, "receive 500000")
+		kept(t, when+", sent", w.Sent, limit)
+		kept(t, when+", received", w.Received, limit)
+	}
+	holds("at first")
+	for _, p := range []*nodekit.Process{the.plugin, the.containerd} {
+		the.again(t, p, syscall.SIGKILL)
+		holds("after a kill of " + p.Args[0])
+	}
+	for _, c := range []container{sends, receives} {
+		c.remove(t)
+		has("when its container is gone,", c, "none")
+	}
+	mustRun(t, "free", burstable, 100, nil, nodekit.Talk(true, w.FarIP)...)
+	uses(t, "without words", w.Sent, 2*limit, math.Inf(1))
 }
 
 // books waits until berth-node ps says what the kernel has.

@@ -25,8 +25,8 @@ import (
 // inside reports whether this is the guest.
 func inside() bool { _, err := os.Stat(vmtest.Marker); return err == nil }
 
-// kernel is the one of the kit that the guest runs.
-const kernel = "6.12"
+// release is that of the kernel of the kit that the guest runs.
+const release = "6.12"
 
 func TestGuest(t *testing.T) {
 	if inside() {
@@ -43,16 +43,16 @@ func TestGuest(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	k, ok := kit.Kernel(kernel)
+	k, ok := kit.Kernel(release)
 	if !ok {
-		t.Fatalf("the kit has no kernel %s", kernel)
+		t.Fatalf("the kit has no kernel %s", release)
 	}
 	programs := filepath.Join(nodekit.Dir("../../.."), "programs/guest")
 	if err := os.MkdirAll(programs, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	job := vmtest.Job{
-		Kernel: k, Files: map[string]string{}, Modules: []string{"overlay"},
+		Kernel: k, Files: map[string]string{}, Modules: []string{"overlay", "veth"},
 		Args: []string{"/bin/numa", "-test.v=test2json", "-test.skip=TestGuest", "-test.timeout=20m"},
 		CPU:  10 * time.Minute,
 	}

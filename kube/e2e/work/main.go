@@ -5,11 +5,15 @@
 //	work /FILE     prints what is in the file when it starts, quoted, and ends by a signal
 //	work 3 0.5     has three threads that run for half of each 10 ms, and ends by a signal
 //
+//	work send HOST:PORT      sends to a server, once it can be reached, as much as it can
+//	work receive HOST:PORT   receives from one as much as comes; both end by a signal
+//
 // Where CNI_COMMAND is set it is a network plugin that makes no network.
 package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -32,7 +36,12 @@ func main() {
 	case 2:
 		after, err = one(os.Args[1])
 	case 3:
-		err = load(os.Args[1], os.Args[2])
+		switch what, of := os.Args[1], os.Args[2]; what {
+		case "send", "receive":
+			go talk(what == "send", of)
+		default:
+			err = load(what, of)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "work:", err)
@@ -83,6 +92,24 @@ func load(threads, part string) error {
 		}()
 	}
 	return nil
+}
+
+// talk connects to a server, again and again, and sends or receives as much as it can.
+func talk(sends bool, server string) {
+	for ; ; time.Sleep(100 * time.Millisecond) {
+		c, err := net.DialTimeout("tcp4", server, time.Second)
+		if err != nil {
+			continue
+		}
+		for b := make([]byte, 64<<10); err == nil; {
+			if sends {
+				_, err = c.Write(b)
+			} else {
+				_, err = c.Read(b)
+			}
+		}
+		c.Close()
+	}
 }
 
 func network(command string) {
