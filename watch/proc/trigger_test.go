@@ -3,6 +3,7 @@ package proc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -19,6 +20,41 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 )
+
+// spinEnv makes a process of this test binary one that spins.
+const spinEnv = "BERTH_TEST_SPIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(spinEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := spin(); err != nil {
+		fmt.Fprintln(os.Stderr, "spin:", err)
+		os.Exit(1)
+	}
+}
+
+// spin fills the first CPU that it may use, once it is told to.
+func spin() error {
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	var allowed, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		return err
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if allowed.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return err
+	}
+	for {
+	}
+}
 
 // What the kernel answers is told with what to do about it.
 func TestTriggerNotSupported(t *testing.T) {
@@ -125,16 +161,6 @@ func pressedGroup(t *testing.T) (dir string, start, end func()) {
 		_ = os.Remove(dir)
 		t.Skipf("groups have no pressure: %v", err)
 	}
-	var allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
-		t.Fatal(err)
-	}
-	var one unix.CPUSet
-	for cpu := 0; one.Count() == 0; cpu++ {
-		if allowed.IsSet(cpu) {
-			one.Set(cpu)
-		}
-	}
 	var spinning []*exec.Cmd
 	end = func() {
 		for _, cmd := range spinning {
@@ -149,7 +175,9 @@ func pressedGroup(t *testing.T) (dir string, start, end func()) {
 	})
 	return dir, func() {
 		for range 2 {
-			cmd := exec.Command("sh", "-c", "read go; while :; do :; done")
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env, cmd.Stderr = append(os.Environ(), spinEnv+"=1"), os.Stderr
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			in, err := cmd.StdinPipe()
 			if err == nil {
 				err = cmd.Start()
@@ -158,10 +186,7 @@ func pressedGroup(t *testing.T) (dir string, start, end func()) {
 				t.Fatal(err)
 			}
 			spinning = append(spinning, cmd)
-			err = errors.Join(
-				unix.SchedSetaffinity(cmd.Process.Pid, &one),
-				os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0),
-			)
+			err = os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0)
 			if _, werr := in.Write([]byte("\n")); err != nil || werr != nil {
 				t.Fatal(err, werr)
 			}
