@@ -190,6 +190,9 @@ func TestAlarmsForNothing(t *testing.T) {
 		if armed := s.Probe.ArmedFor; armed < 20*time.Second || armed > 50*time.Second {
 			t.Errorf("armed for %v of 5 min", armed)
 		}
+		if len(p.armedAt) < 5 || len(p.asks) < 7 {
+			t.Fatalf("armed at %v, asked at %v", p.armedAt, p.askedAt)
+		}
 		for i, gap := range []time.Duration{15 * time.Second, 25 * time.Second, 45 * time.Second, 45 * time.Second} {
 			if got := p.armedAt[i+1] - p.armedAt[i]; (got - gap).Abs() > 2*time.Second {
 				t.Errorf("armed at %v: %v between alarms %d and %d, want %v", p.armedAt, got, i+1, i+2, gap)

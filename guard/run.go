@@ -369,7 +369,6 @@ func (r *Runner) arm(now watch.Time) {
 		return
 	}
 	r.armed, r.armedAt = true, now
-	r.alarms.deaf = true
 	r.fast.due = 0
 }
 
