@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -229,7 +230,10 @@ func TestTriggersForReal(t *testing.T) {
 		t.Skip(err)
 	}
 	trig.Stall /= 2
-	set() // in place of the one before
+	before := triggers.all["g"].fd
+	if set(); !slices.Equal(triggers.retired, []int{before}) {
+		t.Errorf("%d was replaced, to be closed: %v", before, triggers.retired)
+	}
 	first := waitFor(t, triggers)
 	start()
 	if got := <-first; got != (told{name: "g"}) {
