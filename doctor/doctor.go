@@ -153,7 +153,7 @@ func checks() []check {
 		{"uncore", Guard, "leaves the clock of mesh and last-level cache as it is", uncore},
 		{"speed-select", Guard, "power profiles set what cpufreq and cpuidle have", speedSelect},
 		{"psi", Guard, "figures of the whole host where there are any, run delay per thread, throttling counters", pressure},
-		{"psi-triggers", Guard, "polls pressure instead of being woken", pressureTriggers},
+		{"psi-triggers", Guard, "a window of 1 s arms the run-queue probe", pressureTriggers},
 
 		{"pmu", Measure, "no cycles, instructions or cache misses: time and run delay only", pmu},
 		{"cache-monitoring", Measure, "tells cache and bandwidth contention only from its effect on latency", cacheMonitoring},

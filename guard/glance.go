@@ -21,14 +21,7 @@ func (r *Runner) glance(now watch.Time) watch.Time {
 	if !r.sentry.glance(samples) {
 		return r.step()
 	}
-	r.needed = now + restSoon
-	if r.arm(now); r.armed {
-		r.alarmed = true
-		near, err := r.o.Sensors.TickNear(now, r.glanced[:0]) // what the first window counts from
-		r.glanced = near
-		r.failed(err)
-		r.fast.detector.Observe(near)
-	}
+	r.alarm(now)
 	return r.step()
 }
 

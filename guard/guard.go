@@ -53,7 +53,7 @@ type ProbeUse string
 
 // The uses; "" is ProbeNeeded.
 const (
-	ProbeNeeded ProbeUse = "needed" // while a sensitive group waits for CPU, or it is to be seen what helps it
+	ProbeNeeded ProbeUse = "needed" // while a sensitive group waits for CPU, which the kernel tells, or it is to be seen what helps it
 	ProbeEager  ProbeUse = "eager"  // as needed, and as soon as one begins to wait, which is looked at every GlanceWindow
 	ProbeNever  ProbeUse = "never"
 	ProbeAlways ProbeUse = "always"
@@ -203,6 +203,9 @@ type Probe struct {
 	Armed bool `json:"armed"`
 	// Reason is why it cannot be, "" if it can.
 	Reason string `json:"reason,omitempty"`
+	// NoAlarm is why the kernel does not say, while it rests, that a sensitive group begins to
+	// wait; "" if it does, or is not to.
+	NoAlarm string `json:"noAlarm,omitempty"`
 	// Cost is its CPU time per second by the kernel's own measure, in CPUs.
 	Cost float64 `json:"cost,omitempty"`
 	// ArmedFor is the time that it has been armed.
@@ -238,7 +241,8 @@ type Runner struct {
 	// interrupts are read along with outside.
 	interrupts interrupts
 	glanced    []watch.Sample
-	alarmed    bool // the sentry has armed it, and nothing has been found yet
+	alarms     alarms
+	alarmed    bool // an alarm has armed it, and nothing has been found yet
 }
 
 // New returns a Runner that has done nothing yet.
@@ -250,6 +254,7 @@ func New(o Options) (*Runner, error) {
 		o.Window = time.Second
 	}
 	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory(), sentry: newSentry()}
+	r.alarms = alarms{usual: map[string]*pressure{}, deaf: true}
 	r.noProbe = errProbeUnused
 	if o.Sensors != nil && o.Probe != ProbeNever {
 		r.noProbe = o.Sensors.Probe()
@@ -261,6 +266,7 @@ func New(o Options) (*Runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new guard: %w", err)
 	}
+	r.canAsk()
 	return r, nil
 }
 
@@ -285,6 +291,8 @@ func (r *Runner) Status() Status {
 	s.Probe.Armed, s.Probe.ArmedFor = r.armed, r.armedFor()
 	if r.noProbe != nil {
 		s.Probe.Reason = r.noProbe.Error()
+	} else if r.alarms.none != nil {
+		s.Probe.NoAlarm = r.alarms.none.Error()
 	}
 	s.States, s.Active = r.loop.State(), r.loop.Active()
 	return s

@@ -89,21 +89,31 @@ func (r *Runner) live(ctx context.Context) error {
 	var samples []watch.Sample
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	told, end := r.hear(ctx)
+	defer end()
 	for due := watch.Time(0); ; {
+		alarm := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.o.Uncovered:
 			r.reapply(ctx)
 			continue
+		case pressed := <-told:
+			if alarm = r.heard(pressed); !alarm {
+				continue
+			}
 		case <-timer.C:
 		}
 		now := watch.Time(r.now().Sub(r.began))
 		full := now >= r.slow.due
 		var step watch.Time
-		if !full && !r.armed {
+		switch {
+		case alarm:
+			due, step = now, r.woken(now)
+		case !full && !r.armed:
 			step = r.glance(now)
-		} else {
+		default:
 			samples, failed = r.read(now, full, samples[:0])
 			silent++
 			if len(samples) > 0 {
@@ -198,7 +208,11 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 		r.readOutsiders(now)
 		r.readInterrupts(now)
 		r.judge(ctx, r.slow, now)
+		if r.waker() != nil {
+			r.alarms.learn(all, r.focus, r.o.Window, !r.armed)
+		}
 		r.attend(now)
+		r.listen(now)
 	}
 	if r.armed && now > r.armedAt {
 		r.judge(ctx, r.fast, now)
@@ -373,6 +387,7 @@ func (r *Runner) disarmed() {
 	if r.alarmed {
 		r.alarmed = false
 		r.sentry.judged(false)
+		r.doubted()
 	}
 	r.sentry.keep(r.focus)
 	r.sentry.rest()

@@ -40,6 +40,9 @@ const (
 	farRole  = "far"  // the other end of the link: answers what is asked, takes what is sent
 	askRole  = "ask"  // asks, and tells every 250 ms how long an answer took, in microseconds
 	sendRole = "send" // sends so many bytes per second, 0 for all that it can
+
+	serveRole = "serve" // works for a millisecond at a time, 40 % of all CPUs
+	spinRole  = "spin"  // fills all CPUs from one line of its input to the next
 )
 
 const (
@@ -63,6 +66,10 @@ func TestMain(m *testing.M) {
 		err = ask(words)
 	case sendRole:
 		err = sendAt(words[0], words[1:])
+	case serveRole:
+		err = serve(words)
+	case spinRole:
+		err = spin(words)
 	default:
 		os.Exit(m.Run())
 	}
@@ -103,12 +110,20 @@ func far() error {
 	return in.Err()
 }
 
-// dial connects from some groups: a socket is of the group in which it is made.
-func dial(port int, groups []string) (net.Conn, error) {
+// join moves this process into some groups.
+func join(groups []string) error {
 	for _, dir := range groups {
 		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// dial connects from some groups: a socket is of the group in which it is made.
+func dial(port int, groups []string) (net.Conn, error) {
+	if err := join(groups); err != nil {
+		return nil, err
 	}
 	return net.Dial("tcp", netip.AddrPortFrom(farAddress.Addr(), uint16(port)).String())
 }

@@ -36,12 +36,51 @@ type sentry struct {
 // guardedWait is the waiting of one group.
 type guardedWait struct {
 	quantity watch.Quantity
-	last     float64
-	at       watch.Time
-	n        int
-	mean     float64 // what is usual, in threads
-	variance float64
-	sum      float64
+	counter
+	usual // in threads
+	sum   float64
+}
+
+// counter is the last reading of something that is counted.
+type counter struct {
+	read bool
+	last float64
+	at   watch.Time
+}
+
+// rate takes in a reading and returns the rate since the one before, if there was one, no longer
+// ago than that.
+func (c *counter) rate(at watch.Time, total float64, longest time.Duration) (rate float64, ok bool) {
+	before := *c
+	*c = counter{true, total, at}
+	since := (at - before.at).Seconds()
+	if !before.read || !(since > 0) || since > longest.Seconds() || total < before.last {
+		return 0, false
+	}
+	return (total - before.last) / since, true
+}
+
+// usual is what is usual of a rate.
+type usual struct {
+	n              int // rates learnt
+	mean, variance float64
+}
+
+func (u *usual) deviation() float64 {
+	return max(math.Sqrt(u.variance), u.mean/4, leastStarved/4)
+}
+
+// learn takes in a rate, as one of as many as are remembered. Once enough are known, what is beyond
+// three standard deviations is learnt as that much, so that it becomes usual if it lasts.
+func (u *usual) learn(rate float64, enough, remembered int) {
+	if u.n >= enough {
+		rate = min(rate, u.mean+3*u.deviation())
+	}
+	u.n++
+	weight := max(1/float64(u.n), 1/float64(remembered))
+	d := rate - u.mean
+	u.mean += weight * d
+	u.variance = (1 - weight) * (u.variance + weight*d*d)
 }
 
 func newSentry() sentry { return sentry{groups: map[string]*guardedWait{}, doubt: 1} }
@@ -68,31 +107,19 @@ func (s *sentry) glance(samples []watch.Sample) (alarm bool) {
 	return alarm
 }
 
-// add takes in the time waited so far, and returns the sum of surprises.
+// add takes in the time waited so far, and returns the sum of surprises. What was waited in a
+// longer time than some glances is not compared.
 func (w *guardedWait) add(at watch.Time, total float64) float64 {
-	since, before := (at - w.at).Seconds(), w.last
-	w.last, w.at = total, at
-	if w.n++; w.n == 1 || !(since > 0) || since > 4*GlanceWindow.Seconds() || total < before {
-		return 0 // what was waited in a longer time is not compared
+	rate, ok := w.rate(at, total, 4*GlanceWindow)
+	if !ok {
+		return 0
 	}
-	rate := (total - before) / since
-	deviation := max(math.Sqrt(w.variance), w.mean/4, leastStarved/4)
-	over := (rate - w.mean) / deviation
-	known := w.n > enoughGlances
-	if known && rate >= leastStarved {
-		w.sum = max(0, w.sum+min(over, mostSurprise)-1)
+	if w.n >= enoughGlances && rate >= leastStarved {
+		w.sum = max(0, w.sum+min((rate-w.mean)/w.deviation(), mostSurprise)-1)
 	} else {
 		w.sum = 0
 	}
-	// What is beyond three standard deviations is learnt as that much, so that it becomes
-	// usual if it lasts.
-	weight := max(1/float64(w.n-1), 1.0/glances)
-	if known {
-		rate = min(rate, w.mean+3*deviation)
-	}
-	d := rate - w.mean
-	w.mean += weight * d
-	w.variance = (1 - weight) * (w.variance + weight*d*d)
+	w.learn(rate, enoughGlances, glances)
 	return w.sum
 }
 

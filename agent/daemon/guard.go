@@ -395,8 +395,12 @@ func (g *Guard) Run(ctx context.Context) error {
 	g.mu.Lock()
 	g.runner, g.reason = runner, ""
 	g.mu.Unlock()
-	if reason := runner.Status().Probe.Reason; reason != "" && conf.Guard.Probe != config.ProbeNever {
-		g.complain("it goes on", errors.New(reason))
+	probe := runner.Status().Probe
+	if probe.Reason != "" && conf.Guard.Probe != config.ProbeNever {
+		g.complain("it goes on", errors.New(probe.Reason))
+	}
+	if probe.NoAlarm != "" {
+		g.complain("while it rests, only a window arms the run-queue probe", errors.New(probe.NoAlarm))
 	}
 	return runner.Run(ctx)
 }

@@ -34,6 +34,8 @@ func guardOf(g api.Guard) Guard {
 		probe = "without the run-queue probe: " + s.Probe.Reason
 	case s.Probe.Armed:
 		probe = "the run-queue probe is armed"
+	case s.Probe.NoAlarm != "":
+		probe += ", and the kernel gives no alarm: " + s.Probe.NoAlarm
 	}
 	out.About = fmt.Sprintf("%s, %s known; %s", plain.Count(len(s.Sensitive), "sensitive workload"), plain.Count(s.Others, "other group"), probe)
 	for _, f := range s.Findings {

@@ -49,6 +49,12 @@ func TestGuardInWords(t *testing.T) {
 			Mode: "preview", About: "1 sensitive workload, 3 other groups known; without the run-queue probe: not root", Suffers: []string{},
 			Done: []string{"would be done: batch runs only when nobody else wants to, for web: it helped; the symptom is at 50 % of its threshold"},
 		}},
+		{"at rest", func(g *api.Guard) {
+			g.Status.Findings, g.Status.States, g.Status.Active, g.Status.Probe = nil, nil, nil, guard.Probe{NoAlarm: "no PSI"}
+		}, Guard{
+			Mode: "enforce", About: "1 sensitive workload, 3 other groups known; the run-queue probe is at rest, and the kernel gives no alarm: no PSI",
+			Suffers: []string{}, Done: []string{},
+		}},
 		{"off", func(g *api.Guard) { *g = api.Guard{Mode: config.GuardOff, Reason: "no groups"} }, Guard{
 			Mode: "off", About: "no groups", Suffers: []string{}, Done: []string{},
 		}},

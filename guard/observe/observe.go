@@ -93,6 +93,9 @@ type Observer struct {
 	noRun   error      // why it is not
 	armed   bool       // by Arm
 	queueAt watch.Time // when it was last read
+
+	triggers  *proc.Triggers // nil until WakeAt
+	wakeOlder int            // how many of wakeWindows the kernel has refused
 }
 
 // Open looks which signals there are. A host without control groups is a
@@ -297,6 +300,9 @@ func (o *Observer) Close() error {
 	if o.queue != nil {
 		errs = append(errs, o.queue.close())
 		o.queue = nil
+	}
+	if o.triggers != nil {
+		errs = append(errs, o.triggers.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
@@ -175,17 +176,24 @@ func TestLabGuardProtocolRefuses(t *testing.T) {
 // The protocols of the repository can be run.
 func TestProtocolFiles(t *testing.T) {
 	t.Parallel()
-	const path = "../../docs/measurements/guard-truths.yaml"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	read := func(name string) *guarded.Protocol {
+		path := "../../docs/measurements/" + name
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, x, err := catalog.Parse(text, path)
+		if err != nil || k.Name != shippedProtocol {
+			t.Fatalf("%s: %s, %v", path, k.Name, err)
+		}
+		return &x.(*catalog.GuardProtocol).Experiment
 	}
-	k, x, err := catalog.Parse(text, path)
-	if err != nil || k.Name != shippedProtocol {
-		t.Fatalf("%s: %s, %v", path, k.Name, err)
+	// The probe rests for 30 s after a finding. All of it is to take 25 minutes at most.
+	if p := read("guard-rested.yaml"); time.Duration(p.Rest) < 35*time.Second || p.Length() > 25*time.Minute || p.Probe != guard.ProbeNeeded || p.Window != 0 {
+		t.Errorf("rest %s, length %s, probe %s, window %s", p.Rest, p.Length(), p.Probe, p.Window)
 	}
 	// 300 onsets of the guard at least, and every truth with the simplest guard as well.
-	p := x.(*catalog.GuardProtocol).Experiment
+	p := read("guard-truths.yaml")
 	onsets, arms := 0, map[string][]string{}
 	for _, q := range p.Quadruplets {
 		if q.Arm == guarded.Guarded {

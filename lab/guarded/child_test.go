@@ -33,6 +33,7 @@ func (g *toldGuard) SetMode(_ context.Context, mode control.Mode) error {
 	return g.refuse
 }
 func (g *toldGuard) now() (time.Duration, error) { g.at += time.Second; return g.at, nil }
+func (g *toldGuard) armed() bool                 { return false }
 func (g *toldGuard) close() error                { g.told = append(g.told, "closed"); return nil }
 func (g *toldGuard) take() (_ []Finding, events []Event) {
 	events, g.events = g.events[0], g.events[1:]

@@ -39,6 +39,10 @@ type Protocol struct {
 	Washout lab.Duration `json:"washout"`
 	// Learn is the time under load before the first quadruplet: the guard learns.
 	Learn lab.Duration `json:"learn"`
+	// Rest is for how long the tenant is alone before each quadruplet; 0 is a second. With a Rest,
+	// it is the first onset of a quadruplet that counts for the reaction: the probe of the guard
+	// may have come to rest before it.
+	Rest lab.Duration `json:"rest,omitempty"`
 	// Window is the guard's window without the run-queue probe, 0 what berth guard has by
 	// default; Probe when the probe is armed.
 	Window lab.Duration   `json:"window,omitempty"`
@@ -171,7 +175,7 @@ func (p Protocol) cells() (names []string, all []Planned) {
 }
 
 const (
-	// lead is for how long the load has run when a quadruplet begins.
+	// lead is for how long the load has run at least when a quadruplet begins.
 	lead = time.Second
 	// betweenQuadruplets is about what the lab needs from one to the next.
 	betweenQuadruplets = 1500 * time.Millisecond
@@ -181,8 +185,11 @@ const (
 func (p Protocol) Length() time.Duration {
 	const before = 6 * time.Second
 	names, _ := p.cells()
-	return before + time.Duration(p.Learn) + time.Duration(p.Blocks*len(names))*(4*time.Duration(p.Period)+lead+betweenQuadruplets)
+	return before + time.Duration(p.Learn) + time.Duration(p.Blocks*len(names))*(4*time.Duration(p.Period)+p.rest()+betweenQuadruplets)
 }
+
+// rest is for how long the load has run when a quadruplet begins.
+func (p Protocol) rest() time.Duration { return max(lead, time.Duration(p.Rest)) }
 
 // Validate says what is wrong, naming the field.
 func (p Protocol) Validate() error {
@@ -199,6 +206,7 @@ func (p Protocol) Validate() error {
 		{time.Duration(p.Period) < time.Second || time.Duration(p.Period) > time.Minute, fmt.Sprintf("period: %s: want 1s to 1m", p.Period)},
 		{p.Washout < 0 || p.Washout > p.Period/2, fmt.Sprintf("washout: %s: want 0 to half a period", p.Washout)},
 		{time.Duration(p.Learn) < 2*lead || time.Duration(p.Learn) > time.Hour, fmt.Sprintf("learn: %s: want 2s to 1h", p.Learn)},
+		{p.Rest < 0 || time.Duration(p.Rest) > 10*time.Minute, fmt.Sprintf("rest: %s: want 0 to 10m", p.Rest)},
 		{p.Window != 0 && (time.Duration(p.Window) < guard.LeastWindow || time.Duration(p.Window) > 5*time.Second), fmt.Sprintf("window: %s: want 100ms to 5s", p.Window)},
 		{!slices.Contains(guard.ProbeUses(), p.Probe), fmt.Sprintf("probe: %q: want one of %v", p.Probe, guard.ProbeUses())},
 		{p.Reject.Lag <= 0 || p.Reject.Steal < 0 || p.Reject.After < 0, "reject: want a lag of more than 0, and neither steal nor after below 0"},

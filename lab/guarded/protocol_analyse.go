@@ -44,6 +44,7 @@ type ProtocolAnalysis struct {
 	Recoveries   []Recoveries `json:"recoveries,omitempty"`
 
 	period float64 // in seconds
+	rests  bool    // the tenant is alone for a while before each quadruplet
 }
 
 // ArmRow is an arm with a fault and a demand. Nothing is left out of its counts for what happened
@@ -78,8 +79,8 @@ type ArmRow struct {
 	// them were named rightly.
 	OutOnsets int `json:"outOnsets"`
 	OutNamed  int `json:"outNamed"`
-	// Reaction is from an onset after a period of A until a remedy against who is to blame was
-	// written.
+	// Reaction is from an onset after a period of A, or after the protocol's rest, until a remedy
+	// against who is to blame was written.
 	Reaction Delays `json:"reaction"`
 	// Excess is how many requests of an onset were slower than 99 of 100 in the period alone beside
 	// it, after its washout, beyond the one in 100; Saved how many less than unguarded in the same
@@ -90,10 +91,13 @@ type ArmRow struct {
 
 // Delays are times of which some may not have come within the period.
 type Delays struct {
-	N    int   `json:"n"`
-	Came int   `json:"came"`
-	P50  Delay `json:"p50"`
-	P95  Delay `json:"p95"`
+	N    int `json:"n"`
+	Came int `json:"came"`
+	// Rested is at how many of the onsets the run-queue probe rested; it is told by a protocol
+	// with a rest.
+	Rested int   `json:"rested,omitempty"`
+	P50    Delay `json:"p50"`
+	P95    Delay `json:"p95"`
 }
 
 // Delay is a percentile in seconds with its distribution-free 95 % interval; nil is not to be told
@@ -117,9 +121,11 @@ type Onset struct {
 	Block int    `json:"block"`
 	Named string `json:"named"`
 	Right bool   `json:"right"`
-	// Fresh: the period before was one of A. Only these have a reaction that counts: what the
-	// guard knows of the period of B before another helps it.
-	Fresh bool `json:"fresh"`
+	// Fresh: the period before was one of A or, with a rest, this is the first of B after it. Only
+	// these have a reaction that counts: what the guard knows of the period of B before another
+	// helps it.
+	Fresh  bool `json:"fresh"`
+	rested bool // the run-queue probe was at rest, as a protocol with a rest tells
 	// Reaction is nil where no remedy against who is to blame was applied.
 	Reaction *float64 `json:"reaction,omitempty"`
 	InForce  bool     `json:"inForce"`
@@ -135,7 +141,7 @@ type Onset struct {
 
 // AnalyseProtocol computes what a result comes to. It is pure.
 func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
-	a := &ProtocolAnalysis{Left: map[string]float64{}, Others: map[string]float64{}, period: time.Duration(r.Experiment.Period).Seconds()}
+	a := &ProtocolAnalysis{Left: map[string]float64{}, Others: map[string]float64{}, period: time.Duration(r.Experiment.Period).Seconds(), rests: r.Experiment.Rest > 0}
 	names, _ := r.Experiment.cells()
 	var shares []float64
 	looked := len(r.Quadruplets)
@@ -231,7 +237,7 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 		j := judge(&trial)
 		o := Onset{
 			Cell: q.Cell, Block: q.Block, Named: j.Named, Right: j.Right, Windows: j.Accused, Innocent: j.Innocent, Out: q.Out != "", row: q.of.row(),
-			Fresh: i > 0 && !q.of.second(i-1),
+			Fresh: a.fresh(q.of, i), rested: a.rests && !p.Armed,
 		}
 		for _, e := range p.Events {
 			switch {
@@ -251,6 +257,15 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 		}
 		a.Onsets = append(a.Onsets, o)
 	}
+}
+
+// fresh says whether a period's onset counts for the reaction: the tenant was alone in the period
+// before or, with a rest, for all of that.
+func (a *ProtocolAnalysis) fresh(q *Quadruplet, i int) bool {
+	if a.rests {
+		return i == slices.IndexFunc(q.Periods, func(p Period) bool { return p.Arm != Alone })
+	}
+	return i > 0 && !q.second(i-1)
 }
 
 // rowKey tells which row a quadruplet is of.
@@ -300,6 +315,7 @@ func (a *ProtocolAnalysis) row(key rowKey) ArmRow {
 // count enters some of the onsets into a row.
 func (a *ProtocolAnalysis) count(row *ArmRow, of func(Onset) bool) {
 	var delays []*float64
+	rested := 0
 	add := func(n *int, yes bool) {
 		if yes {
 			*n++
@@ -322,9 +338,11 @@ func (a *ProtocolAnalysis) count(row *ArmRow, of func(Onset) bool) {
 		row.Windows += o.Windows
 		if o.Fresh {
 			delays = append(delays, o.Reaction)
+			add(&rested, o.rested)
 		}
 	}
 	row.Reaction = delaysOf(delays, a.period)
+	row.Reaction.Rested = rested
 }
 
 // delaysOf counts those that did not come as a whole period, which is less than they are.

@@ -34,6 +34,7 @@ func TestProtocolRefuses(t *testing.T) {
 		`looks: [2]: want ascending`:                     func(p *Protocol) { p.Looks = []int{2} },
 		`looks: [3 3]`:                                   func(p *Protocol) { p.Looks = []int{3, 3} },
 		`error: 0.7`:                                     func(p *Protocol) { p.Error = 0.7 },
+		`rest: 11m0s: want 0 to 10m`:                     func(p *Protocol) { p.Rest = lab.Duration(11 * time.Minute) },
 		`washout: 3s`:                                    func(p *Protocol) { p.Washout = lab.Duration(3 * time.Second) },
 		`reject.most: 0`:                                 func(p *Protocol) { p.Reject.Most = 0 },
 		`arm "gaurded": not one of guarded`:              func(p *Protocol) { p.Quadruplets[0].Arm = "gaurded" },
@@ -254,9 +255,10 @@ func TestAdapts(t *testing.T) {
 
 // playedGuard notes its modes, and says what it is told to say.
 type playedGuard struct {
-	p     *playedStage
-	ended error
-	said  func() ([]Finding, []Event)
+	p       *playedStage
+	ended   error
+	said    func() ([]Finding, []Event)
+	isArmed bool
 }
 
 func (g *playedGuard) SetMode(_ context.Context, mode control.Mode) error {
@@ -265,6 +267,7 @@ func (g *playedGuard) SetMode(_ context.Context, mode control.Mode) error {
 }
 func (g *playedGuard) now() (time.Duration, error) { return g.p.Now() + 100*time.Second, g.ended }
 func (g *playedGuard) close() error                { return nil }
+func (g *playedGuard) armed() bool                 { return g.isArmed }
 func (g *playedGuard) take() ([]Finding, []Event) {
 	if g.said == nil {
 		return nil, nil
@@ -930,6 +933,66 @@ func TestRecoveries(t *testing.T) {
 		if rec.Harmed != (rec.Arm == NoGuard) || rec.Low < 900 || rec.High > 1100 || rec.Low > rec.High {
 			t.Errorf("%s: harmed %t, band %g to %g", rec.Arm, rec.Harmed, rec.Low, rec.High)
 		}
+	}
+}
+
+// With a rest the tenant is alone before each quadruplet, and it is the onset after that which counts
+// for the reaction, with whether the probe was armed before it.
+func TestProtocolRests(t *testing.T) {
+	t.Parallel()
+	spec := shortProtocol()
+	plain := spec.Length()
+	spec.Rest = lab.Duration(35 * time.Second)
+	if more, want := spec.Length()-plain, time.Duration(24)*34*time.Second; more != want {
+		t.Errorf("the rests take %v, want %v", more, want)
+	}
+	run := playedRun(&playedStage{began: time.Now()}, spec)
+	first := run.cells()[0]
+	if err := first.Prepare(&first, 0); err != nil || first.Settle != time.Duration(spec.Rest) {
+		t.Errorf("settles for %v before a quadruplet, %v", first.Settle, err)
+	}
+	run.guard, first = nil, run.cells()[0]
+	if err := first.Prepare(&first, 0); err != nil || first.Settle != time.Duration(spec.Rest) {
+		t.Errorf("settles for %v before the first one, which learns for %v, %v", first.Settle, spec.Learn, err)
+	}
+
+	orders := map[bool]bool{}
+	for block := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			p := &playedStage{began: time.Now()}
+			run := playedRun(p, spec)
+			run.guard = &playedGuard{p: p, isArmed: block%2 == 1}
+			q, err := run.quadruplet(&lab.Cell{Name: "guarded hog", Settle: lead}, Planned{Arm: Guarded, Fault: Hog}, block, rand.New(rand.NewPCG(7, uint64(block))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := q.during(t.Context(), keeping{p}); err != nil {
+				t.Fatal(err)
+			}
+			orders[q.second(0)] = true
+			for i := range q.Periods {
+				if p := &q.Periods[i]; p.Armed != (block%2 == 1 && q.second(i)) {
+					t.Errorf("block %d, period %d: armed %t", block, i, p.Armed)
+				}
+			}
+			run.Quadruplets = []Quadruplet{q.Quadruplet}
+			a := AnalyseProtocol(run.ProtocolResult)
+			if len(a.Onsets) != 2 || !a.Onsets[0].Fresh || a.Onsets[1].Fresh {
+				t.Errorf("%+v: want the first onset to count alone", a.Onsets)
+			}
+			if d := a.Arms[0].Reaction; d.N != 1 || d.Rested != 1-block%2 {
+				t.Errorf("block %d: %+v", block, d)
+			}
+		})
+	}
+	if len(orders) != 2 {
+		t.Error("one order was never played")
+	}
+	d, most := Decided{Word: Undecided}, 0.2
+	d.Most = &most
+	d.within(Delay{}, Delays{N: 5, Came: 4, Rested: 3})
+	if !strings.HasSuffix(d.Why, "4 of 5 onsets after a period alone had a remedy; at 3 of them the run-queue probe rested") {
+		t.Error(d.Why)
 	}
 }
 

@@ -55,8 +55,10 @@ type Period struct {
 	Arm  string  `json:"arm"`
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
-	// Onset is when the fault had begun; 0 without one.
+	// Onset is when the fault had begun; 0 without one. Armed says that the run-queue probe was
+	// armed before it.
 	Onset float64 `json:"onset,omitempty"`
+	Armed bool    `json:"armed,omitempty"`
 	// Use is the CPU time that was used between the end of the washout and that of the period.
 	Use Use `json:"use"`
 	// Findings and Events are those of the guard, or of the baseline, by the time since the
@@ -93,6 +95,8 @@ type watcher interface {
 	// take returns what it found and did since it was asked last, by the time since it was
 	// started.
 	take() ([]Finding, []Event)
+	// armed says whether its run-queue probe is.
+	armed() bool
 	// now is that time; the error says that it has ended.
 	now() (time.Duration, error)
 	close() error
@@ -102,6 +106,8 @@ type watcher interface {
 func (w *watching) SetMode(ctx context.Context, mode control.Mode) error {
 	return w.runner.SetMode(ctx, mode)
 }
+
+func (w *watching) armed() bool { return w.runner.Status().Probe.Armed }
 
 func (w *watching) now() (time.Duration, error) {
 	select {
@@ -190,9 +196,9 @@ func (run *protocolRun) cells() []lab.Cell {
 	names, all := run.Experiment.cells()
 	var cells []lab.Cell
 	for i, planned := range all {
-		cells = append(cells, lab.Cell{Name: names[i], Settle: lead, Window: 4 * time.Duration(run.Experiment.Period), Prepare: func(c *lab.Cell, block int) error {
+		cells = append(cells, lab.Cell{Name: names[i], Settle: run.Experiment.rest(), Window: 4 * time.Duration(run.Experiment.Period), Prepare: func(c *lab.Cell, block int) error {
 			if run.guard == nil {
-				c.Settle = time.Duration(run.Experiment.Learn)
+				c.Settle = max(time.Duration(run.Experiment.Learn), run.Experiment.rest())
 			}
 			q, err := run.quadruplet(c, planned, block, rand.New(rand.NewPCG(run.Experiment.Seed, uint64(block*len(names)+i))))
 			if err != nil {
@@ -319,6 +325,7 @@ func (q *quadrupletRun) period(ctx context.Context, r stage, p *Period, d *distu
 		if switched, err = q.act(ctx); err != nil {
 			return err
 		}
+		p.Armed = q.guard.armed()
 		if err := d.begin(ctx); err != nil {
 			return errors.Join(err, d.end(), switched())
 		}

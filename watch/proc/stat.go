@@ -2,7 +2,7 @@
 // (/proc/stat) and of a process (/proc/PID/stat), the run delay of threads and CPUs
 // (/proc/TID/schedstat, /proc/schedstat; Documentation/scheduler/sched-stats.rst),
 // and pressure stall information of the host (/proc/pressure) or of a control group
-// (*.pressure; Documentation/accounting/psi.rst).
+// (*.pressure; Documentation/accounting/psi.rst), of which the kernel can tell (Triggers).
 //
 // The kernel accounts pressure to the cgroup v2 group of a task, also on hosts
 // whose controllers are on v1. What the figures mean is left to others.

@@ -1,0 +1,78 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch/proc"
+)
+
+// WakeWindow is the time over which the kernel measures what Wake tells. A kernel before 6.4 takes
+// half a second.
+const WakeWindow = 200 * time.Millisecond
+
+// wakeWindows are those that are tried.
+func wakeWindows() []time.Duration { return []time.Duration{WakeWindow, 500 * time.Millisecond} }
+
+// WakeAt has Wake return, once, when tasks of a group wait for a CPU for more than a part (0-1) of
+// the time (PSI, some); the group "" is the host. Groups that are not named are not waited for any
+// more. What the kernel or the rights of this process do not allow is a
+// kernel.NotSupportedError; a group that is gone is none. Wake can be called from the first WakeAt
+// on, and beside it.
+func (o *Observer) WakeAt(least map[string]float64) error {
+	if o.triggers == nil {
+		if o.site.Root != "/" {
+			return o.site.notLive("being woken by pressure")
+		}
+		var err error
+		if o.triggers, err = proc.NewTriggers(); err != nil {
+			return err
+		}
+	}
+	o.triggers.Keep(slices.Collect(maps.Keys(least)))
+	var errs []error
+	for _, group := range sortedKeys(least) {
+		err := o.wakeAt(group, least[group])
+		switch gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV); {
+		case gone && group != "":
+			continue
+		case gone:
+			err = proc.PressureNotSupported("/proc/pressure/cpu", err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Observer) wakeAt(group string, least float64) error {
+	file := filepath.Join(o.site.proc(), "pressure/cpu")
+	if group != "" {
+		tree, err := o.site.v2("pressure of groups")
+		if err != nil {
+			return err
+		}
+		file = filepath.Join(tree, group, "cpu.pressure")
+	}
+	for {
+		windows := wakeWindows()[o.wakeOlder:]
+		err := o.triggers.Set(group, proc.Trigger{Path: file, Stall: time.Duration(least * float64(windows[0])), Window: windows[0]})
+		if !errors.Is(err, kernel.ErrNotSupported) || len(windows) == 1 {
+			return err
+		}
+		o.wakeOlder++
+	}
+}
+
+// Wake waits until what WakeAt asked for has come about. It is false if a group is gone that was
+// waited for. When the context ends nothing is waited for any more, and its error is returned.
+func (o *Observer) Wake(ctx context.Context) (pressed bool, err error) {
+	_, gone, err := o.triggers.Wait(ctx)
+	return err == nil && !gone, err
+}

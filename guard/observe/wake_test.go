@@ -1,0 +1,83 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
+)
+
+// Another root than the live one has no kernel that could wake anybody.
+func TestWakeOfAnotherRoot(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	write(t, root, map[string]string{"proc/pressure/cpu": "some avg10=0 avg60=0 avg300=0 total=0\n"})
+	o := open(t, root)
+	if err := o.WakeAt(map[string]float64{"": 0.1}); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("error %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(root, "proc/pressure/cpu")); err != nil || string(text) != "some avg10=0 avg60=0 avg300=0 total=0\n" {
+		t.Errorf("wrote %q, %v", text, err)
+	}
+}
+
+// Two threads that have one CPU to share wake who asked for it, once; a group that is not there is no
+// error, and with the context the wait ends.
+func TestWakeForReal(t *testing.T) {
+	t.Parallel()
+	o, err := Open(Config{})
+	if errors.Is(err, kernel.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if err := o.WakeAt(map[string]float64{"": 1}); errors.Is(err, kernel.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err := o.WakeAt(map[string]float64{"": 0.05, "berth-test-none": 0.05}); err != nil {
+		t.Fatal(err)
+	}
+	var ended atomic.Bool
+	var spinning sync.WaitGroup
+	defer spinning.Wait()
+	defer ended.Store(true)
+	for range 2 {
+		spinning.Go(func() {
+			runtime.LockOSThread() // it ends with the goroutine
+			var allowed, one unix.CPUSet
+			if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+				t.Error(err)
+			}
+			for cpu := 0; one.Count() == 0; cpu++ {
+				if allowed.IsSet(cpu) {
+					one.Set(cpu)
+				}
+			}
+			if err := unix.SchedSetaffinity(0, &one); err != nil {
+				t.Error(err)
+			}
+			for !ended.Load() {
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if pressed, err := o.Wake(ctx); !pressed || err != nil {
+		t.Errorf("pressed %t, %v", pressed, err)
+	}
+	cancel()
+	if pressed, err := o.Wake(ctx); pressed || !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: pressed %t, %v", pressed, err)
+	}
+}
