@@ -156,7 +156,7 @@ func (h *Host) protects(p control.Process) string {
 	if h.isAbove(p.PID) {
 		return "the guard was started by it"
 	}
-	if why := h.essential("", []string{pid}); why != "" {
+	if why := h.essential("", []int{p.PID}); why != "" {
 		return why
 	}
 	states, err := h.read(path.Join(sched.Process{PID: p.PID, Start: p.Start}.Dir(), processPolicy))
