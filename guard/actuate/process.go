@@ -65,7 +65,7 @@ func (h *Host) applyEach(plan kernel.Plan, changes []control.Change) ([]control.
 		for n < len(plan) && kernel.Within(plan[n].Path, p.Dir()) {
 			n++
 		}
-		if _, err := kernel.Apply(h.root, plan[:n], h.ledger); err != nil {
+		if _, err := kernel.Apply(h.root, plan[:n], h.log); err != nil {
 			errs = append(errs, err)
 			changes = slices.DeleteFunc(changes, func(c control.Change) bool { return c.Process.PID == p.PID })
 		} else {
