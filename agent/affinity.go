@@ -26,14 +26,17 @@ type affinity struct {
 	set  func(pid int, a sched.Attr) (undo func() error, err error)
 }
 
-// newAffinity looks at and changes processes only if the root is theirs.
-func newAffinity(root *kernel.Root, why string) *affinity {
+// newAffinity looks at processes only if the root, or what it is a read-only view of, is theirs:
+// looks. It changes them only through the root itself.
+func newAffinity(root *kernel.Root, why string, looks bool) *affinity {
 	a := &affinity{root: root, why: why, get: sched.Get, set: sched.Set}
 	if root.IsLive() {
 		return a
 	}
 	err := &kernel.NotSupportedError{Feature: "affinity", Reason: root.Name() + " is not the live host", Remedy: "use the live host, /"}
-	a.get = func(int) (sched.State, error) { return sched.State{}, err }
+	if !looks {
+		a.get = func(int) (sched.State, error) { return sched.State{}, err }
+	}
 	a.set = func(int, sched.Attr) (func() error, error) { return nil, err }
 	return a
 }

@@ -129,6 +129,7 @@ type Node struct {
 	touch func(op string) error
 
 	unread map[Event]bool  // of a reader, see NewReader: what could not be read, told once
+	looks  bool            // of a reader: its read-only root is a view of the live host
 	once   map[string]bool // what was told once (tellOnce)
 	// profiles are the power profiles that held at the last look, and power is what CPUs had
 	// when it was last read; guarded by mu.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 )
 
@@ -48,5 +49,25 @@ func TestGroupsBelow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReleaseAroundThreaded has a workload that made a threaded group of its own: it can be
+// released and killed.
+func TestReleaseAroundThreaded(t *testing.T) {
+	t.Parallel()
+	for _, leaving := range []Leaving{Keep, Kill} {
+		h := v2(t)
+		files := &fakekernel.Threaded{Kernel: h.k}
+		h.files = files
+		n := h.open()
+		w := h.place(n, spec("api", place.LS, 0, 9000100))
+		files.Dirs = []string{w.Dirs[0] + "/threads"}
+		if err := h.k.Mkdir(files.Dirs[0]); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Release(t.Context(), "api", leaving); err != nil {
+			t.Errorf("%s: %v", leaving, err)
+		}
 	}
 }

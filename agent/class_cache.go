@@ -126,7 +126,15 @@ func (k *cacheClasses) about(_ *Transition, s kernel.Step) (name, id string) {
 // follow puts the threads of workloads into the groups of their classes, and takes those that
 // are no workload's of the class any more out of them.
 func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err error) {
-	undo = func() error { return nil }
+	before := map[string][]int{} // by group, threads that are moved out of it
+	undo = func() error {        // those that were in a group that is there still
+		var errs []error
+		for group, tids := range before {
+			_, err := resctrl.Assign(k.n.root, k.t.Dir, group, tids)
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
 	members, err := k.members(c)
 	if err != nil {
 		return 0, undo, err
@@ -136,7 +144,16 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 	} else if err != nil {
 		return 0, undo, err
 	}
-	before := map[string][]int{} // by group, threads that are moved out of it
+	come, err := k.enter(c, members)
+	if err != nil {
+		return come, undo, err
+	}
+	gone, err := k.leave(c, members, before)
+	return come + gone, undo, err
+}
+
+// enter puts the threads of workloads, by group, into the groups.
+func (k *cacheClasses) enter(c *Transition, members map[string][]*Workload) (moved int, err error) {
 	for _, group := range slices.Sorted(maps.Keys(members)) {
 		come := slices.DeleteFunc(slices.Clone(members[group]), func(w *Workload) bool { return !c.looksAt(w) })
 		if len(come) == 0 || k.t.Group(group) != nil && !k.made(c, group) {
@@ -148,19 +165,17 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 		switch {
 		case err == nil:
 		case k.n.wants(c, CacheClass, name, ""):
-			return moved, undo, fmt.Errorf("cache class %q: %w", name, err)
+			return moved, fmt.Errorf("cache class %q: %w", name, err)
 		default:
 			k.n.without(CacheClass, name, "", err)
 		}
 	}
-	undo = func() error { // those that were in a group that is there still
-		var errs []error
-		for group, tids := range before {
-			_, err := resctrl.Assign(k.n.root, k.t.Dir, group, tids)
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	}
+	return moved, nil
+}
+
+// leave takes the threads that are no workload's of a class any more out of its group, and notes
+// in before which these are. Where only some workloads are looked at, theirs are taken.
+func (k *cacheClasses) leave(c *Transition, members map[string][]*Workload, before map[string][]int) (moved int, err error) {
 	leaving, scattered := k.n.leaving(c, CacheClass)
 	all := c.All || scattered
 	gone := map[string][]*Workload{}
@@ -183,7 +198,7 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 		}
 		theirs, err := k.threads(of)
 		if err != nil {
-			return moved, undo, err
+			return moved, err
 		}
 		is := map[int]bool{}
 		for _, tid := range theirs {
@@ -196,10 +211,10 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 		before[group] = strays
 		n, err := resctrl.Assign(k.n.root, k.t.Dir, "", strays)
 		if moved += n; err != nil {
-			return moved, undo, err
+			return moved, err
 		}
 	}
-	return moved, undo, nil
+	return moved, nil
 }
 
 // threads are those of some workloads: in their control groups and those below, or, without,

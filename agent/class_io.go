@@ -224,76 +224,97 @@ func (k *ioClasses) threads(w *Workload) ([]int, error) {
 	return tids, nil
 }
 
+// prioritizing gives threads priorities.
+type prioritizing struct {
+	*ioClasses
+	c     *Transition
+	noted map[int]string // files of which there are notes, by thread
+	undos []func() error
+	moved int
+}
+
 // follow gives the threads of workloads the priority of their class. Those that have none any
 // more get back what they had by the log; here those lose theirs that have inherited it.
 func (k *ioClasses) follow(c *Transition) (moved int, undo func() error, err error) {
-	var undos []func() error
-	undo = func() error { return join(undos...)() }
-	noted := map[int]string{} // files by thread
+	p := &prioritizing{ioClasses: k, c: c, noted: map[int]string{}}
 	for s := range c.Log.Steps() {
 		if tid, ok := sched.IOPriorityOf(s.Path); ok {
-			noted[tid] = s.Path
+			p.noted[tid] = s.Path
 		}
 	}
-	config := k.n.opt.Classes
-	each := func(w *Workload, priority, why string) error {
-		tids, err := k.threads(w)
-		if err != nil {
-			return err
-		}
-		if priority == "" && !slices.ContainsFunc(tids, func(tid int) bool { return noted[tid] != "" }) {
-			return nil
-		}
-		for _, tid := range tids {
-			if noted[tid] == "" && k.inherited(c.Log, noted, tid, priority) {
-				back, err := k.prioritize(k.priorityFile(tid), "none", "", nil)
-				if err != nil {
-					return err
-				}
-				if back != nil {
-					undos = append(undos, back)
-				}
-			}
-			if priority == "" {
-				continue
-			}
-			file := k.priorityFile(tid)
-			if k.left(c, file, priority, why) {
-				continue
-			}
-			back, err := k.prioritize(file, priority, why, c.Log)
-			if err != nil {
-				return err
-			}
-			if back != nil {
-				undos = append(undos, back)
-				moved++
-			}
-		}
-		return nil
-	}
-	for w := range c.Former() {
-		if c.After(w.ID()) == nil {
-			if err := each(w, "", ""); err != nil {
-				return moved, undo, refusal(IOClass, "", w.ID(), err)
+	err = p.all()
+	return p.moved, join(p.undos...), err
+}
+
+// all gives the threads of all workloads theirs.
+func (p *prioritizing) all() error {
+	for w := range p.c.Former() {
+		if p.c.After(w.ID()) == nil {
+			if err := p.each(w, "", ""); err != nil {
+				return refusal(IOClass, "", w.ID(), err)
 			}
 		}
 	}
-	for w := range c.Workloads() {
-		if !c.looksAt(w) {
+	config := p.n.opt.Classes
+	for w := range p.c.Workloads() {
+		if !p.c.looksAt(w) {
 			continue
 		}
 		name := config.ClassOf(IOClass, &w.Spec)
-		err := each(w, config.IO.Priority(name), "I/O class "+name)
+		err := p.each(w, config.IO.Priority(name), "I/O class "+name)
 		if err == nil {
 			continue
 		}
-		if c.asks(w.ID()) {
-			return moved, undo, refusal(IOClass, name, w.ID(), err)
+		if p.c.asks(w.ID()) {
+			return refusal(IOClass, name, w.ID(), err)
 		}
-		k.n.without(IOClass, name, w.ID(), err)
+		p.n.without(IOClass, name, w.ID(), err)
 	}
-	return moved, undo, nil
+	return nil
+}
+
+// each gives the threads of a workload a priority; "" is none.
+func (p *prioritizing) each(w *Workload, priority, why string) error {
+	tids, err := p.threads(w)
+	if err != nil {
+		return err
+	}
+	if priority == "" && !slices.ContainsFunc(tids, func(tid int) bool { return p.noted[tid] != "" }) {
+		return nil
+	}
+	for _, tid := range tids {
+		if err := p.one(tid, priority, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *prioritizing) one(tid int, priority, why string) error {
+	if p.noted[tid] == "" && p.inherited(p.c.Log, p.noted, tid, priority) {
+		back, err := p.prioritize(p.priorityFile(tid), "none", "", nil)
+		if err != nil {
+			return err
+		}
+		if back != nil {
+			p.undos = append(p.undos, back)
+		}
+	}
+	if priority == "" {
+		return nil
+	}
+	file := p.priorityFile(tid)
+	if p.left(p.c, file, priority, why) {
+		return nil
+	}
+	back, err := p.prioritize(file, priority, why, p.c.Log)
+	if err != nil {
+		return err
+	}
+	if back != nil {
+		p.undos, p.moved = append(p.undos, back), p.moved+1
+	}
+	return nil
 }
 
 // priorityFile is that of a thread; "" if it has ended.

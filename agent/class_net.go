@@ -8,7 +8,6 @@ import (
 	"iter"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -357,7 +356,7 @@ func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err er
 }
 
 func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
-	text, err := readText(k.n.root, g.dir+"/cgroup.procs")
+	is, err := kernel.ReadProcs(k.n.root.FS(), g.dir)
 	if err != nil {
 		return 0, kernel.IgnoreAbsent(err)
 	}
@@ -365,9 +364,8 @@ func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	is := strings.Fields(text)
-	put := func(dir, pid string) error {
-		err := k.n.root.WriteFile(dir+"/cgroup.procs", pid+"\n")
+	put := func(dir string, pid int) error {
+		err := k.n.root.WriteFile(dir+"/cgroup.procs", fmt.Sprintln(pid))
 		if errors.Is(err, syscall.ESRCH) {
 			return nil
 		}
@@ -375,14 +373,14 @@ func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
 		return err
 	}
 	for _, pid := range theirs {
-		if !slices.Contains(is, strconv.Itoa(pid)) {
-			if err := put(g.dir, strconv.Itoa(pid)); err != nil {
+		if !slices.Contains(is, pid) {
+			if err := put(g.dir, pid); err != nil {
 				return moved, err
 			}
 		}
 	}
 	for _, pid := range is {
-		if n, err := strconv.Atoi(pid); err == nil && !slices.Contains(theirs, n) {
+		if !slices.Contains(theirs, pid) {
 			if err := put(g.top, pid); err != nil {
 				return moved, err
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -53,21 +54,25 @@ func (g *groups) drain(w *Workload, log *kernel.UndoLog) error {
 
 // empty moves the processes of a group, but for some, to the file back.
 func (g *groups) empty(dir, back string, but map[string]bool) error {
-	text, err := readText(g.root, dir+"/cgroup.procs")
+	pids, err := kernel.ReadProcs(g.root.FS(), dir)
+	if errors.Is(err, kernel.ErrNotSupported) {
+		return nil // it is threaded: its processes are listed, and moved, with the group above
+	}
 	if err != nil {
 		return kernel.IgnoreAbsent(err)
 	}
-	starts := map[string]string{}
-	for _, pid := range strings.Fields(text) {
-		if p, err := kernel.ReadProcess(g.root.FS(), pid); err == nil && !but[pid] {
+	starts := map[int]string{}
+	for _, pid := range pids {
+		name := strconv.Itoa(pid)
+		if p, err := kernel.ReadProcess(g.root.FS(), name); err == nil && !but[name] {
 			starts[pid] = p.Start
 		}
 	}
 	// Who is listed still had that start while it was in the group.
-	text, err = readText(g.root, dir+"/cgroup.procs")
+	pids, err = kernel.ReadProcs(g.root.FS(), dir)
 	errs := []error{kernel.IgnoreAbsent(err)}
-	for _, pid := range strings.Fields(text) {
-		step := kernel.Step{Op: kernel.Attach, Path: back, Value: pid, Back: dir + "/cgroup.procs", Start: starts[pid]}
+	for _, pid := range pids {
+		step := kernel.Step{Op: kernel.Attach, Path: back, Value: strconv.Itoa(pid), Back: dir + "/cgroup.procs", Start: starts[pid]}
 		if step.Start == "" {
 			continue
 		}

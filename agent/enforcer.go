@@ -98,7 +98,7 @@ func (n *Node) openEnforcer() (Enforcer, Site, error) {
 		return e, site, err
 	}
 	byAffinity := func(why string) (Enforcer, Site, error) {
-		return newAffinity(n.root, why), Site{Backend: "affinity"}, nil
+		return newAffinity(n.root, why, n.looks), Site{Backend: "affinity"}, nil
 	}
 	if n.opt.Affinity {
 		return byAffinity("as asked for")

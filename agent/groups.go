@@ -221,7 +221,7 @@ func (g *groups) Processes(w *Workload) (pids []int, ok bool, err error) {
 	}
 	for _, below := range g.below(w) {
 		some, _, err := g.base.Child(below).Procs()
-		if err != nil {
+		if err != nil && !errors.Is(err, kernel.ErrNotSupported) { // a group above lists those of a threaded one
 			return nil, false, err
 		}
 		pids = append(pids, some...)

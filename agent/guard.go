@@ -30,7 +30,7 @@ func (n *Node) guardLog() (name string, there bool, err error) {
 			err = kernel.CheckPrivateDir(dir)
 		}
 	}
-	return actuate.LedgerFile(dir), there, kernel.IgnoreAbsent(err)
+	return actuate.UndoLogFile(dir), there, kernel.IgnoreAbsent(err)
 }
 
 // recoverGuard restores what a killed guard left active, before the node looks for

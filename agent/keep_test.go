@@ -114,7 +114,7 @@ func TestCorruptRecord(t *testing.T) {
 			}
 			h.sameTree(before)
 			kept(file + asideExt)
-			if entries, err := os.ReadDir(h.state); err != nil || len(entries) > 3 { // with lock and ledger
+			if entries, err := os.ReadDir(h.state); err != nil || len(entries) > 3 { // with lock and undo log
 				t.Errorf("left in the state directory: %v, %v", entries, err)
 			}
 			h.place(h.open(), spec("api", place.LSE, 2000, 9000100))

@@ -40,31 +40,8 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 		return nil, fmt.Errorf("limits of workload %q: %w", id, &kernel.NotSupportedError{Feature: "cpu.idle", Reason: why, Remedy: "give it a weight instead"})
 	}
 	all := g.values(&to.Spec)
-	if from != nil && from != to {
-		was := map[string]desired.Values{id: desired.Base("limits", g.values(&from.Spec))}
-		for _, u := range desired.Diff(was, map[string]desired.Values{id: desired.Base("limits", all)}) {
-			for _, change := range u.Changes {
-				if change.Claim == nil {
-					all[change.Setting] = change.Setting.Default
-				}
-			}
-		}
-	}
-	if to.made() && !fresh {
-		if err := g.unlimited(group, all, undefined || class.weighs); err != nil {
-			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
-		}
-	}
-	idle := knob.ID{Knob: knob.Find("idle")}
-	if !fresh && all.Has(knob.Find("weight")) && !all.Has(idle.Knob) && g.noIdle() == "" {
-		// An idle group's weight is locked, whoever made it idle.
-		awake, err := g.needs(c, group, knob.Settings{idle: idle.Default})
-		if err != nil {
-			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
-		}
-		if len(awake) > 0 {
-			all[idle] = idle.Default
-		}
+	if err := g.addDefaults(all, c, id, fresh, undefined || class.weighs); err != nil {
+		return nil, fmt.Errorf("limits of workload %q: %w", id, err)
 	}
 	plan, err := group.Plan(all)
 	byClass(plan, &to.Spec, l, lack)
@@ -81,17 +58,54 @@ func (g *groups) limits(c *Transition, id string, fresh bool) (kernel.Plan, erro
 	if len(plan) == 0 && from == to && !slices.ContainsFunc(all.IDs(), dynamic) {
 		g.shown[id] = shown{to, class.limits, whole}
 	}
-	if i := slices.IndexFunc(plan, func(s kernel.Step) bool { return len(s.Disturbs) > 0 }); i >= 0 {
-		// The kernel forgets the weight of a group that becomes idle: written before,
-		// it is in the undo log.
-		weight := knob.ID{Knob: knob.Find("weight")}
-		reset, err := g.needs(c, group, knob.Settings{weight: weight.Default})
-		if err != nil {
-			return nil, fmt.Errorf("limits of workload %q: %w", id, err)
-		}
-		plan = slices.Insert(plan, i, reset...)
+	if plan, err = g.noteWeight(c, group, plan); err != nil {
+		return nil, fmt.Errorf("limits of workload %q: %w", id, err)
 	}
 	return plan, nil
+}
+
+// addDefaults adds to a workload's settings the defaults of those that it had and is to have no
+// more, or that somebody else gave its group, and of those that keep others from being written.
+func (g *groups) addDefaults(all knob.Settings, c *Transition, id string, fresh, unweighted bool) error {
+	to, from := c.After(id), c.Before(id)
+	group := g.base.Child(to.Group)
+	if from != nil && from != to {
+		was := map[string]desired.Values{id: desired.Base("limits", g.values(&from.Spec))}
+		for _, u := range desired.Diff(was, map[string]desired.Values{id: desired.Base("limits", all)}) {
+			for _, change := range u.Changes {
+				if change.Claim == nil {
+					all[change.Setting] = change.Setting.Default
+				}
+			}
+		}
+	}
+	if to.made() && !fresh {
+		if err := g.unlimited(group, all, unweighted); err != nil {
+			return err
+		}
+	}
+	idle := knob.ID{Knob: knob.Find("idle")}
+	if fresh || !all.Has(knob.Find("weight")) || all.Has(idle.Knob) || g.noIdle() != "" {
+		return nil
+	}
+	// An idle group's weight is locked, whoever made it idle.
+	awake, err := g.needs(c, group, knob.Settings{idle: idle.Default})
+	if len(awake) > 0 {
+		all[idle] = idle.Default
+	}
+	return err
+}
+
+// noteWeight adds to a plan what the undo log is to know of a group that becomes idle: the kernel
+// forgets its weight, which is noted where it is written before.
+func (g *groups) noteWeight(c *Transition, group cgroup.Group, plan kernel.Plan) (kernel.Plan, error) {
+	i := slices.IndexFunc(plan, func(s kernel.Step) bool { return len(s.Disturbs) > 0 })
+	if i < 0 {
+		return plan, nil
+	}
+	weight := knob.ID{Knob: knob.Find("weight")}
+	reset, err := g.needs(c, group, knob.Settings{weight: weight.Default})
+	return slices.Insert(plan, i, reset...), err
 }
 
 // limitEach has workloads get their limits, each for itself: what the kernel refuses one that the

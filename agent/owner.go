@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -150,13 +151,13 @@ func (n *Node) takeOwnership() error {
 		return &OwnedError{base, base, other.path, other.uid}
 	}
 	// Two that come at once see each other here, as both are marked by now.
-	if err := n.overlap(own); err != nil {
+	if err := n.overlap(own, n.root.Unmark); err != nil {
 		return errors.Join(err, n.root.Unmark(base, own.String()))
 	}
 	return nil
 }
 
-// checkOwnership reports whether another node owns the base, and changes nothing.
+// checkOwnership returns the error that takeOwnership would, and changes nothing.
 func (n *Node) checkOwnership() error {
 	base := n.base()
 	if base == "" {
@@ -166,7 +167,15 @@ func (n *Node) checkOwnership() error {
 	if kernel.IgnoreAbsent(err) != nil {
 		return err
 	}
-	return ignoreUnmarkable(n.conflicts(base, own, func(string, string) error { return nil }))
+	keep := func(string, string) error { return nil }
+	marks, err := n.marksOn(base)
+	if err == nil {
+		err = n.conflicts(base, own, keep)
+	}
+	if err == nil && !slices.ContainsFunc(marks, func(m mark) bool { return m.id == own.id }) {
+		err = n.overlap(own, keep)
+	}
+	return ignoreUnmarkable(err)
 }
 
 // conflicts reports another node's mark on a directory. One that holds nothing is removed,
@@ -191,12 +200,13 @@ func (n *Node) conflict(dir string, own, other mark, unmark func(dir, text strin
 	return &OwnedError{n.base(), dir, other.path, other.uid}
 }
 
-// overlap reports another node's mark on a group around the base or within it.
-func (n *Node) overlap(own mark) error {
+// overlap reports another node's mark on a group around the base or within it. One that
+// holds nothing is removed, by unmark.
+func (n *Node) overlap(own mark, unmark func(dir, text string) error) error {
 	base := n.base()
 	for dir := base; dir != n.site.Top && kernel.Within(dir, n.site.Top); {
 		dir = path.Dir(dir)
-		if err := n.conflicts(dir, own, n.root.Unmark); err != nil {
+		if err := n.conflicts(dir, own, unmark); err != nil {
 			return err
 		}
 	}
@@ -207,7 +217,7 @@ func (n *Node) overlap(own mark) error {
 		case !e.IsDir() || name == base:
 			return nil
 		}
-		err = n.conflicts(name, own, n.root.Unmark)
+		err = n.conflicts(name, own, unmark)
 		var owned *OwnedError
 		if err != nil && !errors.As(err, &owned) {
 			return nil

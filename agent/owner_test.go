@@ -33,7 +33,8 @@ func (h *host) neighbour(t *testing.T, state string) *Node {
 	return n
 }
 
-// claimed asserts that a node may not place, because of a state directory.
+// claimed asserts that a node may not place, because of a state directory, and that a preview
+// says the same.
 func claimed(t *testing.T, n *Node, state string) {
 	t.Helper()
 	s := spec("other", place.LSE, 2000, 9000101)
@@ -42,8 +43,9 @@ func claimed(t *testing.T, n *Node, state string) {
 	if !errors.As(err, &c) || c.State != state || c.UID != os.Getuid() || !strings.Contains(err.Error(), strconv.Quote(state)) {
 		t.Errorf("placed beside %s: %v", state, err)
 	}
-	if _, _, err := n.Preview(context.Background(), s); c != nil && c.Dir == c.Other && !errors.As(err, &c) {
-		t.Errorf("previewed beside %s: %v", state, err)
+	var previewed *OwnedError
+	if _, _, again := n.Preview(context.Background(), s); c != nil && (!errors.As(again, &previewed) || *previewed != *c) {
+		t.Errorf("previewed beside %s: %v, placed: %v", state, again, err)
 	}
 }
 
@@ -100,6 +102,12 @@ func TestOneNodePerOverlappingTree(t *testing.T) {
 		claimed(t, b, a.opt.Dir)
 		if marks, err := b.root.MarksOf(base); len(marks) > 0 || err != nil {
 			t.Errorf("%s: refused, and yet marked %v, %v", what, marks, err)
+		}
+		reader := h.reader()
+		reader.opt.Dir = filepath.Join(filepath.Dir(h.state), "yet to come")
+		var c *OwnedError
+		if _, _, err := reader.Preview(t.Context(), spec("other", place.LSE, 2000, 9000101)); dir == within && (!errors.As(err, &c) || c.State != a.opt.Dir) {
+			t.Errorf("%s: previewed by one that only reads: %v", what, err)
 		}
 		if err := b.root.Unmark(dir, mine.String()); err != nil {
 			t.Fatal(err)
@@ -296,8 +304,12 @@ func TestMarksOfStrangers(t *testing.T) {
 			}
 			other := h.neighbour(t, "b")
 			other.uid = 1000
+			_, _, seen := other.Preview(t.Context(), spec("api", place.LSE, 2000, 9000101))
 			_, err = other.Place(t.Context(), spec("api", place.LSE, 2000, 9000101))
-			var owned *OwnedError
+			var owned, previewed *OwnedError
+			if errors.As(seen, &previewed) != errors.As(err, &owned) || owned != nil && *previewed != *owned {
+				t.Errorf("previewed: %v, placed: %v", seen, err)
+			}
 			if counts := what == "the truth"; errors.As(err, &owned) != counts || counts && (owned.UID != stranger || owned.State != theirs) {
 				t.Errorf("another user's node: %v", err)
 			}

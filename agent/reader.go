@@ -29,8 +29,9 @@ func NewReader(opt Options) (*Node, error) {
 		}
 		opt.Root = root
 	}
+	looks := opt.Root.IsLive()
 	opt.Root = traffic.Over(opt.Root).ReadOnly()
-	n := &Node{opt: opt, root: opt.Root, unread: map[Event]bool{}}
+	n := &Node{opt: opt, root: opt.Root, unread: map[Event]bool{}, looks: looks}
 	if err := n.fill(); err != nil {
 		return nil, fmt.Errorf("read node: %w", err)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/berth"
 )
@@ -185,4 +188,31 @@ func TestSettingsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	holds("after everything was given back", command(""), "", "")
+}
+
+// A reader of the live host looks at the affinity of processes, as a preview where there are no
+// control groups does, and does not change it.
+func TestReaderLooksAtAffinity(t *testing.T) {
+	t.Parallel()
+	live, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewReader(Options{Root: live, Dir: filepath.Join(t.TempDir(), "none"), Machine: testMachine(), Policies: policies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, looks := range []bool{r.looks, false} {
+		a := newAffinity(r.root, "no control groups", looks)
+		if _, err := a.get(os.Getpid()); (err == nil) != looks {
+			t.Errorf("looks %v: %v", looks, err)
+		}
+		if _, err := a.set(os.Getpid(), sched.Attr{}); !errors.Is(err, kernel.ErrNotSupported) {
+			t.Errorf("changed: %v", err)
+		}
+	}
+	if !r.looks {
+		t.Error("it does not look at the live host")
+	}
 }

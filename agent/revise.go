@@ -213,10 +213,6 @@ func (d *revising) decide(n *Node, r *Revision) error {
 	if a.state, err = d.start(r.Replace); err != nil {
 		return err
 	}
-	wanted, refused := map[string]*Spec{}, map[string]error{}
-	for i := range r.Specs {
-		wanted[r.Specs[i].Request.ID] = &r.Specs[i]
-	}
 	for _, id := range r.Release {
 		if err := a.drop(id); err != nil {
 			return err
@@ -226,36 +222,7 @@ func (d *revising) decide(n *Node, r *Revision) error {
 	if err != nil {
 		return err
 	}
-	records := a.records
-	for _, id := range evicted {
-		a.records = without(a.records, id)
-	}
-	steps := slices.Clone(evicted)
-	for i := range r.Specs {
-		if id := r.Specs[i].Request.ID; !slices.Contains(evicted, id) {
-			steps = append(steps, id)
-		}
-	}
-	// Those that others stand in the way of are tried again once these have moved.
-	for left, more := steps, true; more && len(left) > 0; {
-		steps, left, more = left, nil, false
-		for _, id := range steps {
-			var err error
-			if slices.Contains(evicted, id) {
-				err = a.placeAgain(records[id], wanted[id])
-			} else if together := a.unplaced(r.Specs, wanted[id]); len(together) > 1 {
-				err = a.addAll(together, false, place.Pod{})
-			} else {
-				err = a.want(wanted[id])
-			}
-			if err != nil {
-				left = append(left, id)
-			}
-			more = more || err == nil
-			refused[id] = err
-		}
-	}
-	maps.DeleteFunc(refused, func(_ string, err error) bool { return err == nil })
+	refused := a.placeAll(r.Specs, evicted)
 	to := a.snapshot.refreshed()
 	for id, is := range to.records {
 		if was := t.records[id]; was != nil && is.format == 0 && is.Workload.Since.Equal(was.Workload.Since) {
@@ -275,6 +242,45 @@ func (d *revising) decide(n *Node, r *Revision) error {
 	d.to.All, d.to.strict, d.to.processes = true, true, a.processes
 	d.compare(n, r, refused, evicted)
 	return nil
+}
+
+// placeAll gives places to the evicted workloads and to those that are wanted, and returns who gets
+// none, and why. Those that others stand in the way of are tried again once these have moved.
+func (a *adding) placeAll(specs []Spec, evicted []string) (refused map[string]error) {
+	wanted, refused := map[string]*Spec{}, map[string]error{}
+	for i := range specs {
+		wanted[specs[i].Request.ID] = &specs[i]
+	}
+	records := a.records
+	for _, id := range evicted {
+		a.records = without(a.records, id)
+	}
+	steps := slices.Clone(evicted)
+	for i := range specs {
+		if id := specs[i].Request.ID; !slices.Contains(evicted, id) {
+			steps = append(steps, id)
+		}
+	}
+	for left, more := steps, true; more && len(left) > 0; {
+		steps, left, more = left, nil, false
+		for _, id := range steps {
+			var err error
+			if slices.Contains(evicted, id) {
+				err = a.placeAgain(records[id], wanted[id])
+			} else if together := a.unplaced(specs, wanted[id]); len(together) > 1 {
+				err = a.addAll(together, false, place.Pod{})
+			} else {
+				err = a.want(wanted[id])
+			}
+			if err != nil {
+				left = append(left, id)
+			}
+			more = more || err == nil
+			refused[id] = err
+		}
+	}
+	maps.DeleteFunc(refused, func(_ string, err error) bool { return err == nil })
+	return refused
 }
 
 // start is the state that the workloads which can stay have, and no other.

@@ -146,7 +146,7 @@ func schedExt(h *host) Capability {
 		return ok("no BPF scheduler is loaded")
 	}
 	ops := h.word("sys/kernel/sched_ext/root/ops")
-	return limited(strings.TrimSpace(state+" "+ops), "a BPF scheduler rules; cpu.weight, cpu.idle and cpu.max may have no effect: under one a group with 0.2 CPUs used 1.93",
+	return limited(strings.TrimSpace(state+" "+ops), "a BPF scheduler rules: cpu.weight, cpu.idle and cpu.max may have no effect, as that is up to it",
 		"stop the BPF scheduler (the scx service or process), then look again")
 }
 

@@ -28,7 +28,7 @@ import (
 
 // serve works for requests that come at random, a millisecond each by eight threads.
 func serve(groups []string) error {
-	if err := join(groups); err != nil {
+	if err := testbox.Join(groups...); err != nil {
 		return err
 	}
 	const work, workers = time.Millisecond, 8
@@ -60,7 +60,7 @@ func threadTime() time.Duration {
 
 // spin fills the CPUs from each first line of its input to the second.
 func spin(groups []string) error {
-	if err := join(groups); err != nil {
+	if err := testbox.Join(groups...); err != nil {
 		return err
 	}
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,22 +36,20 @@ const (
 	sendEnv  = "BERTH_TEST_GUARD_SEND"
 	testRole = "test" // the test itself, with networks and mounts of its own
 	farRole  = "far"  // the other end of the link: answers what is asked, takes what is sent
-	askRole  = "ask"  // asks, and tells every 250 ms how long an answer took, in microseconds
+	askRole  = "ask"  // asks, again and again
 	sendRole = "send" // sends so many bytes per second, 0 for all that it can
 
 	serveRole = "serve" // works for a millisecond at a time, 40 % of all CPUs
 	spinRole  = "spin"  // fills all CPUs from one line of its input to the next
 )
 
-const (
-	nearDevice, farDevice = "veth0", "veth1"
-	askPort, sendPort     = 7410, 7411
-)
+const nearDevice, askPort, sendPort = "veth0", 7410, 7411
 
-var (
-	nearAddress = netip.MustParsePrefix("10.98.0.1/24")
-	farAddress  = netip.MustParsePrefix("10.98.0.2/24")
-)
+// ends is the link of the test.
+var ends = testbox.Link{
+	Near: testbox.End{Device: nearDevice, Address: netip.MustParsePrefix("10.98.0.1/24")},
+	Far:  testbox.End{Device: "veth1", Address: netip.MustParsePrefix("10.98.0.2/24")}, AddPair: traffic.AddPair, Up: traffic.Up,
+}
 
 func TestMain(m *testing.M) {
 	role, groups, _ := strings.Cut(os.Getenv(sendEnv), " ")
@@ -61,7 +57,10 @@ func TestMain(m *testing.M) {
 	var err error
 	switch role {
 	case farRole:
-		err = far()
+		err = ends.Serve(map[int]func(*net.TCPConn){
+			askPort:  func(c *net.TCPConn) { _, _ = io.Copy(c, c) },
+			sendPort: func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) },
+		}, func() string { return "" })
 	case askRole:
 		err = ask(words)
 	case sendRole:
@@ -77,89 +76,36 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// far serves until its standard input ends.
-func far() error {
-	fmt.Println("made")
-	in := bufio.NewScanner(os.Stdin)
-	if !in.Scan() {
-		return in.Err()
-	}
-	if err := traffic.Up(farDevice, farAddress); err != nil {
-		return err
-	}
-	for port, serve := range map[int]func(net.Conn){
-		askPort:  func(c net.Conn) { _, _ = io.Copy(c, c) },
-		sendPort: func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-	} {
-		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
-		if err != nil {
-			return err
-		}
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go serve(c)
-			}
-		}()
-	}
-	fmt.Println("ready")
-	in.Scan()
-	return in.Err()
-}
-
-// join moves this process into some groups.
-func join(groups []string) error {
-	for _, dir := range groups {
-		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dial connects from some groups: a socket is of the group in which it is made.
-func dial(port int, groups []string) (net.Conn, error) {
-	if err := join(groups); err != nil {
-		return nil, err
-	}
-	return net.Dial("tcp", netip.AddrPortFrom(farAddress.Addr(), uint16(port)).String())
-}
-
 func ask(groups []string) error {
-	c, err := dial(askPort, groups)
+	err := testbox.Join(groups...)
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
+	c, err := ends.Dial("tcp4", askPort)
+	if err != nil {
+		return err
+	}
+	fmt.Println("asks")
 	b := make([]byte, 1024)
-	var took []time.Duration
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		at := time.Now()
-		if _, err := c.Write(b); err != nil {
-			return err
-		}
-		if _, err := io.ReadFull(c, b); err != nil {
-			return err
-		}
-		if took = append(took, time.Since(at)); time.Since(began) >= 250*time.Millisecond {
-			slices.Sort(took)
-			fmt.Println(took[len(took)/2].Microseconds())
-			took, began = took[:0], time.Now()
+	for ; err == nil; time.Sleep(5 * time.Millisecond) {
+		if _, err = c.Write(b); err == nil {
+			_, err = io.ReadFull(c, b)
 		}
 	}
+	return err
 }
 
 func sendAt(rate string, groups []string) error {
 	pace, err := strconv.Atoi(rate)
+	if err == nil {
+		err = testbox.Join(groups...)
+	}
 	if err != nil {
 		return err
 	}
 	failed := make(chan error)
 	for range 4 { // one connection alone is kept short by the kernel (tcp_limit_output_bytes)
-		c, err := dial(sendPort, groups)
+		c, err := ends.Dial("tcp4", sendPort)
 		if err != nil {
 			return err
 		}
@@ -173,13 +119,13 @@ func sendAt(rate string, groups []string) error {
 			failed <- err
 		}()
 	}
-	fmt.Println("ready")
+	fmt.Println("sends")
 	return <-failed
 }
 
 // On a link of the test's own, and groups of the host that it makes: the sender that fills it is
-// named, sends half or less from then on, and the service's answers are quick again; beside it an innocent
-// sender is not touched. In the end all is as before.
+// named and held to less, and the service's packets wait for it no more; beside it an innocent sender
+// is not touched. In the end all is as before. All is judged by what the kernel counts at the link.
 func TestSendReal(t *testing.T) {
 	if os.Getenv(sendEnv) == testRole {
 		testSendReal(t)
@@ -229,7 +175,7 @@ func realGroups(t *testing.T, root *kernel.Root, names ...string) (dirs map[stri
 		for _, tree := range trees {
 			dir := filepath.Join(tree, name)
 			testbox.Group(t, dir)
-			dirs[name] = append(dirs[name], "/"+dir)
+			dirs[name] = append(dirs[name], dir)
 		}
 	}
 	return dirs, v2
@@ -245,37 +191,16 @@ func testSendReal(t *testing.T) {
 	web, hog, mail := fmt.Sprintf("berth-send-%d-web", os.Getpid()), fmt.Sprintf("berth-send-%d-hog", os.Getpid()), fmt.Sprintf("berth-send-%d-mail", os.Getpid())
 	dirs, v2 := realGroups(t, live, web, hog, mail)
 
-	other := testbox.Self(t, sendEnv, farRole, syscall.CLONE_NEWNET)
-	tell, err := other.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := testbox.Start(t, other)
-	in, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", other.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	if err := traffic.AddPair(nearDevice, farDevice, in); errors.Is(err, kernel.ErrNotSupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	if err := traffic.Up(nearDevice, nearAddress); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Fprintln(tell); err != nil || !said.Scan() {
-		t.Fatal("the other end ended: ", err)
-	}
+	ends.Open(t, sendEnv, farRole)
 
 	config := &traffic.Config{
-		Devices: map[string]traffic.LinkConfig{nearDevice: {Rate: 100e6}}, Classes: map[string]traffic.Share{"first": {Floor: traffic.Amount{Percent: 10}, Priority: 1}},
+		Devices: map[string]traffic.LinkConfig{nearDevice: {Rate: realRate}}, Classes: map[string]traffic.Share{"first": {Floor: traffic.Amount{Percent: 10}, Priority: 1}},
 	}
-	net, err := traffic.Read(root.FS(), config)
+	links, err := traffic.Read(root.FS(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	layout, err := config.Layout(net)
+	layout, err := config.Layout(links)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,36 +210,8 @@ func testSendReal(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var mu sync.Mutex
-	var answers []float64 // medians of 250 ms, in ms
-	asks := testbox.Start(t, testbox.Self(t, sendEnv, askRole+" "+strings.Join(dirs[web], " "), 0))
-	go func() {
-		for asks.Scan() {
-			us, _ := strconv.Atoi(asks.Text())
-			mu.Lock()
-			answers = append(answers, float64(us)/1000)
-			mu.Unlock()
-		}
-	}()
-	// now is the median of the last answers, and what the link sends, in Mbit/s.
-	now := func() (answer, rate float64) {
-		text := func() float64 {
-			text, _ := os.ReadFile("/sys/class/net/" + nearDevice + "/statistics/tx_bytes")
-			n, _ := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
-			return n
-		}
-		was, at := text(), time.Now()
-		time.Sleep(1500 * time.Millisecond)
-		rate = 8 * (text() - was) / 1e6 / time.Since(at).Seconds()
-		mu.Lock()
-		defer mu.Unlock()
-		last := slices.Clone(answers[max(0, len(answers)-5):])
-		if len(last) == 0 {
-			t.Fatal("the service had no answer")
-		}
-		slices.Sort(last)
-		return last[len(last)/2], rate
-	}
+	q := openQueues(t)
+	testbox.Start(t, testbox.Self(t, sendEnv, askRole+" "+strings.Join(dirs[web], " "), 0))
 	testbox.Start(t, testbox.Self(t, sendEnv, sendRole+" 1000000 "+strings.Join(dirs[mail], " "), 0))
 
 	host, err := actuate.Open(actuate.Options{Root: live, Dir: filepath.Join(t.TempDir(), "guard")})
@@ -347,7 +244,7 @@ func testSendReal(t *testing.T) {
 	go func() { done <- r.Run(ctx) }()
 	next := func(what control.Outcome) control.Event {
 		t.Helper()
-		late := time.After(40 * time.Second)
+		late := time.After(patience)
 		for {
 			select {
 			case e := <-acted:
@@ -375,47 +272,128 @@ func testSendReal(t *testing.T) {
 		}
 		return all
 	}
-	time.Sleep(8 * time.Second) // what is usual
-	quiet, _ := now()
+	comes(t, "the guard knows what is usual", func() bool { return r.Status().Windows >= 32 })
+	quiet := q.look(t)
 	testbox.Start(t, testbox.Self(t, sendEnv, sendRole+" 0 "+strings.Join(dirs[hog], " "), 0))
 	if e := next(control.Applied); e.Action.Share.Device != nearDevice || e.Action.Share.Send > 7e6 || len(e.Changes) != 2 {
 		t.Errorf("applied %+v", e.Action)
 	}
 	e := next(control.Kept)
-	// within reads until it is as wanted: the host may be busy for one reading.
-	within := func(wanted func(answer, rate float64) bool) (answer, rate float64, ok bool) {
-		for range 6 {
-			if answer, rate = now(); wanted(answer, rate) {
-				return answer, rate, true
-			}
-		}
-		return answer, rate, false
-	}
-	helped, rate, ok := within(func(answer, rate float64) bool { return answer <= 5+2*quiet && rate >= 5 && rate <= 80 }) // it is lowered again if once was too little
-	t.Logf("answers took %.2f ms alone and %.2f ms beside a sender whose rate was lowered; the link sends %.1f Mbit/s then", quiet, helped, rate)
+	var helped queues
+	// The rate is lowered again if once was too little.
+	comes(t, "the sender is held to less", func() bool {
+		helped = q.look(t)
+		return helped.others <= quiet.others+packet && helped.lowered >= packet && helped.sent < 0.8*realRate
+	})
+	t.Logf("alone %v; beside a sender whose rate was lowered %v", quiet, helped)
 	if got := marks(); got[0] != "none" || got[1] != "6be7:fff0" || got[2] != "none" {
 		t.Errorf("marks of web, hog and mail: %v", got)
 	}
-	if e.Effect == nil || e.Effect.After >= e.Effect.Before/4 || !ok {
-		t.Errorf("effect %+v, answers take %.2f ms, %.1f Mbit/s", e.Effect, helped, rate)
+	if e.Effect == nil || e.Effect.After >= e.Effect.Before {
+		t.Errorf("effect %+v", e.Effect)
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	net, err = traffic.Read(root.FS(), config)
+	links, err = traffic.Read(root.FS(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := marks(); got != [3]string{"none", "none", "none"} || len(net.Devices[nearDevice].Has) != 3 || len(host.Notes()) > 0 {
-		t.Errorf("in the end marks %v, classes %v, noted %v", got, net.Devices[nearDevice].Has, host.Notes())
+	if got := marks(); got != [3]string{"none", "none", "none"} || len(links.Devices[nearDevice].Has) != 3 || len(host.Notes()) > 0 {
+		t.Errorf("in the end marks %v, classes %v, noted %v", got, links.Devices[nearDevice].Has, host.Notes())
 	}
-	harmed, rate, ok := within(func(answer, rate float64) bool { return rate >= 85 && answer >= 2*helped })
-	t.Logf("given back: %.2f ms, %.1f Mbit/s", harmed, rate)
-	if !ok {
-		t.Errorf("given back, the sender has %.1f Mbit/s, and answers take %.2f ms", rate, harmed)
-	}
+	var harmed queues
+	comes(t, "given back, the sender fills the link again", func() bool {
+		harmed = q.look(t)
+		return harmed.others >= 4*(helped.others+packet) && harmed.sent > helped.sent
+	})
+	t.Logf("given back %v", harmed)
 	if err := host.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+const (
+	realRate = 100e6 // bit/s
+	packet   = 1514  // bytes of a full one
+	patience = 3 * time.Minute
+)
+
+// comes waits until something holds: others may have the CPU instead for a while.
+func comes(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for until := time.Now().Add(patience); !holds(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("it does not come: ", what)
+		}
+	}
+}
+
+// queues is what the kernel says of the link over a second: the bytes that wait in the class that
+// the service is in, with all others, and in that of the lowered sender, as medians; and what is
+// sent, in bit/s.
+type queues struct{ others, lowered, sent float64 }
+
+func (q queues) String() string {
+	return fmt.Sprintf("%.0f bytes of others wait, %.0f of the lowered, %.1f Mbit/s are sent", q.others, q.lowered, q.sent/1e6)
+}
+
+// queueReader asks the kernel for the classes of the link.
+type queueReader struct {
+	nl    *netlink.Conn
+	index int
+}
+
+func openQueues(t *testing.T) queueReader {
+	t.Helper()
+	device, err := net.InterfaceByName(nearDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nl, err := netlink.Open(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nl.Close() })
+	return queueReader{nl, device.Index}
+}
+
+func (q queueReader) look(t *testing.T) (of queues) {
+	t.Helper()
+	const others, lowered = 0x6be70002, 0x6be7fff0 // handles of classes of HTB
+	sent := func() float64 {
+		text, err := os.ReadFile("/sys/class/net/" + nearDevice + "/statistics/tx_bytes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	waits := map[uint32][]float64{}
+	was, at := sent(), time.Now()
+	for time.Since(at) < time.Second {
+		err := q.nl.Dump(unix.RTM_GETTCLASS, netlink.Queue{Index: q.index}.Bytes(), func(message []byte) error {
+			c, err := netlink.ParseQueue(message)
+			waits[c.Handle] = append(waits[c.Handle], float64(c.Waiting))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	of.sent = 8 * (sent() - was) / time.Since(at).Seconds()
+	median := func(of []float64) float64 {
+		if len(of) == 0 {
+			return 0
+		}
+		slices.Sort(of)
+		return of[len(of)/2]
+	}
+	of.others, of.lowered = median(waits[others]), median(waits[lowered])
+	return of
 }

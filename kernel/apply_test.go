@@ -87,7 +87,7 @@ func TestRefused(t *testing.T) {
 			t.Parallel()
 			root, k := fake(t, tt.layout)
 			before := tree(t, k)
-			j, dir := journal(t, root)
+			j, dir := undoLog(t, root)
 			_, err := Apply(root, tt.plan, j)
 			var stepErr *StepError
 			if !errors.As(err, &stepErr) || !errors.Is(err, tt.errno) {
@@ -101,7 +101,7 @@ func TestRefused(t *testing.T) {
 			}
 			sameTree(t, k, before)
 			if err := j.Close(); err != nil || len(files(t, dir)) > 0 {
-				t.Errorf("Close: %v, journals left: %v", err, files(t, dir))
+				t.Errorf("Close: %v, undo logs left: %v", err, files(t, dir))
 			}
 		})
 	}
@@ -230,7 +230,7 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 func TestUndoLeavesOthersValues(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
-	j, _ := journal(t, root)
+	j, _ := undoLog(t, root)
 	undo, err := Apply(root, Plan{
 		{Path: v1cpu + "/cpu.cfs_quota_us", Value: "50000"},
 		{Path: v1cpu + "/cpu.shares", Value: "10"},
@@ -275,7 +275,7 @@ func TestUndoGoesOn(t *testing.T) {
 	root, k := fake(t, fakekernel.V1())
 	root.Patience = 5 * time.Millisecond
 	before := tree(t, k)
-	j, dir := journal(t, root)
+	j, dir := undoLog(t, root)
 	undo, err := Apply(root, Plan{
 		{Path: v1cpu + "/cpu.shares", Value: "10"},
 		{Op: Mkdir, Path: v1cpu + "/lab"},
@@ -293,7 +293,7 @@ func TestUndoGoesOn(t *testing.T) {
 		t.Errorf("cpu.shares %s: undo stopped at the first error", root)
 	}
 	if err := j.Close(); err != nil || len(files(t, dir)) != 1 {
-		t.Errorf("Close: %v, journals %v: want the one that is still needed", err, files(t, dir))
+		t.Errorf("Close: %v, undo logs %v: want the one that is still needed", err, files(t, dir))
 	}
 	write(t, root, v1cpu+"/cgroup.procs", "100")
 	if _, err := Restore(root, dir); err != nil {
@@ -301,7 +301,7 @@ func TestUndoGoesOn(t *testing.T) {
 	}
 	sameTree(t, k, before)
 	if got := files(t, dir); len(got) > 0 {
-		t.Errorf("journals left: %v", got)
+		t.Errorf("undo logs left: %v", got)
 	}
 }
 
@@ -455,7 +455,7 @@ func TestUndoEnable(t *testing.T) {
 			root, k := fake(t, fakekernel.V2())
 			write(t, root, control, "+memory")
 			before := tree(t, k)
-			j, dir := journal(t, root)
+			j, dir := undoLog(t, root)
 			undo, err := Apply(root, Plan{{Op: Enable, Path: control, Value: "+cpu +memory +pids"}}, j)
 			if err != nil {
 				t.Fatal(err)
@@ -477,7 +477,7 @@ func TestUndoEnable(t *testing.T) {
 			if tt.says == "" {
 				sameTree(t, k, before)
 				if got := files(t, dir); len(got) > 0 {
-					t.Errorf("journals left: %v", got)
+					t.Errorf("undo logs left: %v", got)
 				}
 				return
 			}
@@ -493,7 +493,7 @@ func TestUndoEnable(t *testing.T) {
 			}
 			sameTree(t, k, before)
 			if got := files(t, dir); len(got) > 0 {
-				t.Errorf("journals left: %v", got)
+				t.Errorf("undo logs left: %v", got)
 			}
 		})
 	}
@@ -511,7 +511,7 @@ func TestTwoRuns(t *testing.T) {
 			{Path: "sys/fs/cgroup/" + name + "/cpu.weight", Value: "7"},
 		}
 	}
-	j, dir := journal(t, root)
+	j, dir := undoLog(t, root)
 	undoA, err := Apply(root, plan("a"), j)
 	if err != nil {
 		t.Fatal(err)
@@ -534,7 +534,7 @@ func TestTwoRuns(t *testing.T) {
 	}
 	sameTree(t, k, before)
 	if got := files(t, dir); len(got) > 0 {
-		t.Errorf("journals left: %v", got)
+		t.Errorf("undo logs left: %v", got)
 	}
 }
 
@@ -550,7 +550,7 @@ func TestEmptyCPUSet(t *testing.T) {
 	}
 	before := tree(t, k)
 	write(t, root, dir+"/cgroup.procs", "100")
-	j, journals := journal(t, root)
+	j, undoLogs := undoLog(t, root)
 	undo, err := Apply(root, Plan{{Path: dir + "/cpuset.cpus", Value: "1", Format: List}}, j)
 	if err != nil {
 		t.Fatal(err)
@@ -567,12 +567,12 @@ func TestEmptyCPUSet(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
-	report, err := Restore(root, journals)
+	report, err := Restore(root, undoLogs)
 	if err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Widened {
 		t.Errorf("Restore with the process inside: %+v, %v", report.Items, err)
 	}
 	write(t, root, "sys/fs/cgroup/user.slice/session-1.scope/cgroup.procs", "100")
-	report, err = Restore(root, journals)
+	report, err = Restore(root, undoLogs)
 	if err != nil || len(report.Items) != 1 || report.Items[0].Outcome != Restored {
 		t.Errorf("Restore: %+v, %v", report.Items, err)
 	}
@@ -585,7 +585,7 @@ func TestKilledAfterReadBack(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	j, dir := journal(t, root)
+	j, dir := undoLog(t, root)
 	other := NewRoot("", shows{k, "77"})
 	e, err := other.prepare(Step{Path: v1cpu + "/cpu.shares", Value: "10"})
 	if err == nil {

@@ -40,16 +40,16 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	journal, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run"), "example")
+	undoLog, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run"), "example")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer journal.Close()
+	defer undoLog.Close()
 
 	plan := kernel.Plan{{Path: "sys/fs/cgroup/web/cpu.weight", Value: "250", Why: "the service goes first"}}
 	fmt.Print(plan)
-	undo, err := kernel.Apply(root, plan, journal)
+	undo, err := kernel.Apply(root, plan, undoLog)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -40,7 +40,7 @@ func sameTree(t *testing.T, k *fakekernel.Kernel, want map[string]string) {
 	}
 }
 
-func journal(t *testing.T, root *Root) (*UndoLog, string) {
+func undoLog(t *testing.T, root *Root) (*UndoLog, string) {
 	t.Helper()
 	dir := memoryDir(t)
 	j, err := CreateUndoLog(root, dir, "test")
@@ -62,7 +62,7 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// die ends a journal as the death of its process does.
+// die ends an undo log as the death of its process does.
 func die(t *testing.T, j *UndoLog) {
 	t.Helper()
 	if err := Unlock(j.file); err != nil {
@@ -78,7 +78,7 @@ func write(t *testing.T, root *Root, name, value string) {
 	}
 }
 
-// files are those in a directory of journals, without the lock.
+// files are those in a directory of undo logs, without the lock.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -195,7 +195,7 @@ func TestApplyAndUndo(t *testing.T) {
 	for version, layout := range map[int]fakekernel.Layout{1: fakekernel.V1(), 2: fakekernel.V2()} {
 		root, k := fake(t, layout)
 		before := tree(t, k)
-		j, dir := journal(t, root)
+		j, dir := undoLog(t, root)
 		undo, err := Apply(root, labPlan(version), j)
 		if err != nil {
 			t.Fatal(err)
@@ -214,7 +214,7 @@ func TestApplyAndUndo(t *testing.T) {
 			t.Error(err)
 		}
 		if got := files(t, dir); len(got) > 0 {
-			t.Errorf("left in the journal's directory: %v", got)
+			t.Errorf("left in the undo log's directory: %v", got)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestKillHitsNobodyElse(t *testing.T) {
 }
 
 // On the live host a process is held by a pidfd. Not parallel: a child that is being
-// started has the locks of other tests' journals until it executes.
+// started has the locks of other tests' undo logs until it executes.
 func TestKillLive(t *testing.T) {
 	root, err := Open("/")
 	if err != nil {

@@ -121,13 +121,13 @@ func plant(t *testing.T, name string, e *entry) string {
 	return string(text)
 }
 
-// TestUndoIsConfined has journals and ledgers with one note that Berth never writes: it is
+// TestUndoIsConfined has undo logs, of runs and named ones, with one note that Berth never writes: it is
 // refused and stays, and the other note is undone.
 func TestUndoIsConfined(t *testing.T) {
 	t.Parallel()
 	quota := v1cpu + "/cpu.cfs_quota_us"
 	for what, e := range planted() {
-		for _, kind := range []string{"journal", "ledger"} {
+		for _, kind := range []string{"log of a run", "named log"} {
 			t.Run(what+" in a "+kind, func(t *testing.T) {
 				t.Parallel()
 				root := ambush(t)
@@ -139,9 +139,9 @@ func TestUndoIsConfined(t *testing.T) {
 					before[e.Path] = e.Value + "\n"
 				}
 				dir := memoryDir(t)
-				name := filepath.Join(dir, "ledger")
+				name := filepath.Join(dir, "log")
 				var err error
-				if kind == "journal" {
+				if kind == "log of a run" {
 					name = dead(t, root, dir, undo)
 					plant(t, name, &e)
 					if report, err := Preview(root, dir); err == nil || report.Items[0].Outcome != Failed {
@@ -188,7 +188,7 @@ func TestUndoWithoutMounts(t *testing.T) {
 	}
 	sameTree(t, k, before)
 	if got := files(t, dir); len(got) != 1 {
-		t.Errorf("journals %v", got)
+		t.Errorf("undo logs %v", got)
 	}
 }
 

@@ -37,17 +37,17 @@ func TestUndoOffline(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, root, dir+"/cpuset.cpus", test.original)
-		ledger, err := OpenUndoLog(root, filepath.Join(memoryDir(t), "ledger"), "test")
+		log, err := OpenUndoLog(root, filepath.Join(memoryDir(t), "log"), "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		step := Step{Path: dir + "/cpuset.cpus", Value: test.written, Format: List}
-		if _, err := Apply(root, Plan{step}, ledger); err != nil {
+		if _, err := Apply(root, Plan{step}, log); err != nil {
 			t.Fatal(err)
 		}
 		for _, online := range test.online {
 			if online == "note" {
-				err = ledger.NoteOffline()
+				err = log.NoteOffline()
 			} else if err = k.SetOnline(online); err == nil {
 				if text, same, err := root.Shows(step); err != nil || !same && online != "0-3" {
 					t.Errorf("%s: with %s online, %q is not what was written: %v", name, online, text, err)
@@ -60,7 +60,7 @@ func TestUndoOffline(t *testing.T) {
 		if test.other != "" {
 			write(t, root, dir+"/cpuset.cpus", test.other)
 		}
-		items, err := ledger.Undo(func(Step) bool { return true })
+		items, err := log.Undo(func(Step) bool { return true })
 		if len(items) != 1 || items[0].Outcome != test.outcome || (err != nil) != (test.outcome == Failed) {
 			t.Errorf("%s: %+v, %v", name, items, err)
 		}

@@ -135,8 +135,8 @@ func TestPrivateDirBehindLink(t *testing.T) {
 	}
 }
 
-// TestLockedDirectory locks a directory of journals that other users may read, as any of
-// them can: neither journals nor Restore wait for that.
+// TestLockedDirectory locks a directory of undo logs that other users may read, as any of
+// them can: neither undo logs nor Restore wait for that.
 func TestLockedDirectory(t *testing.T) {
 	t.Parallel()
 	root, _ := fake(t, fakekernel.V1())

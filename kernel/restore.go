@@ -29,8 +29,9 @@ type Owner struct {
 	Program string    `json:"program,omitempty"`
 	PID     int       `json:"pid,omitempty"`
 	Started time.Time `json:"started,omitzero"`
-	Journal string    `json:"journal"`
-	Root    string    `json:"root,omitempty"`
+	// Log is the name of its file.
+	Log  string `json:"journal"`
+	Root string `json:"root,omitempty"`
 }
 
 // Item is one step that was to be undone.
@@ -186,5 +187,5 @@ func openDead(root *Root, name string) (l *UndoLog, alive bool, err error) {
 
 func (l *UndoLog) owner() Owner {
 	h := &l.header
-	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Journal: l.name, Root: h.Root}
+	return Owner{Program: h.Program, PID: h.PID, Started: h.Started, Log: l.name, Root: h.Root}
 }

@@ -46,7 +46,7 @@ func TestKilled(t *testing.T) {
 			root, k, plan := host(t, name)
 			before := tree(t, k)
 			for at := 1; ; at++ {
-				j, dir := journal(t, root)
+				j, dir := undoLog(t, root)
 				count := 0
 				mortalRoot := NewRoot(root.Name(), mortal{k, at, after, &count})
 				alive := survives(func() {
@@ -64,7 +64,7 @@ func TestKilled(t *testing.T) {
 				}
 				sameTree(t, k, before)
 				if got := files(t, dir); len(got) > 0 || t.Failed() {
-					t.Fatalf("%s: killed at %d (after: %v): journals left: %v", name, at, after, got)
+					t.Fatalf("%s: killed at %d (after: %v): undo logs left: %v", name, at, after, got)
 				}
 				if alive {
 					if at < 6 {
@@ -86,7 +86,7 @@ func TestRestoreKilled(t *testing.T) {
 			root, k, plan := host(t, name)
 			before := tree(t, k)
 			for at := 1; ; at++ {
-				j, dir := journal(t, root)
+				j, dir := undoLog(t, root)
 				if _, err := Apply(root, plan, j); err != nil {
 					t.Fatal(err)
 				}
@@ -103,7 +103,7 @@ func TestRestoreKilled(t *testing.T) {
 				}
 				sameTree(t, k, before)
 				if got := files(t, dir); len(got) > 0 || t.Failed() {
-					t.Fatalf("%s: killed at %d (after: %v): journals left: %v", name, at, after, got)
+					t.Fatalf("%s: killed at %d (after: %v): undo logs left: %v", name, at, after, got)
 				}
 				if alive {
 					break
@@ -113,7 +113,7 @@ func TestRestoreKilled(t *testing.T) {
 	}
 }
 
-// TestRestoreOddFiles has files among the journals that are none: they are
+// TestRestoreOddFiles has files among the undo logs that are none: they are
 // reported, and the others are restored.
 func TestRestoreOddFiles(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestRestoreOddFiles(t *testing.T) {
 			t.Parallel()
 			root, k := fake(t, fakekernel.V1())
 			before := tree(t, k)
-			j, dir := journal(t, root)
+			j, dir := undoLog(t, root)
 			if _, err := Apply(root, labPlan(1), j); err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestRestoreOddFiles(t *testing.T) {
 	}
 }
 
-// TestRestoreRelativeRoot journals under one name of a Root and restores under
+// TestRestoreRelativeRoot notes under one name of a Root and restores under
 // another.
 func TestRestoreRelativeRoot(t *testing.T) {
 	t.Parallel()
@@ -170,7 +170,7 @@ func TestRestoreRelativeRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, dir := journal(t, NewRoot(relative, k))
+	j, dir := undoLog(t, NewRoot(relative, k))
 	if _, err := Apply(root, labPlan(1), j); err != nil {
 		t.Fatal(err)
 	}

@@ -369,10 +369,11 @@ func (r *Root) sendBack(e *entry) error {
 
 // occupied names the processes and groups in a group that cannot be removed.
 func (r *Root) occupied(dir string, err error) error {
-	if procs, readErr := r.read(dir + "/cgroup.procs"); readErr == nil {
-		if pids := strings.Fields(procs); len(pids) > 0 {
-			return fmt.Errorf("%w: still holds process %s; end it and run 'berth restore'", bare(err), strings.Join(pids, ", "))
-		}
+	if pids, readErr := ReadProcs(r.FS(), dir); readErr == nil && len(pids) > 0 {
+		return fmt.Errorf("%w: still holds process %s; end it and run 'berth restore'", bare(err), strings.ReplaceAll(strings.Trim(fmt.Sprint(pids), "[]"), " ", ", "))
+	}
+	if has, readErr := HasProcs(r.FS(), dir); readErr == nil && has {
+		return fmt.Errorf("%w: still holds a process of another PID namespace, or a thread; end it and run 'berth restore'", bare(err))
 	}
 	var children []string
 	entries, _ := fs.ReadDir(r.FS(), dir)

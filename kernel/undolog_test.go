@@ -71,13 +71,13 @@ func TestNilUndoLog(t *testing.T) {
 	}
 }
 
-// TestUndoLogGivesUp has a journal that can no longer be written: nothing may
+// TestUndoLogGivesUp has an undo log that can no longer be written: nothing may
 // be changed after that.
 func TestUndoLogGivesUp(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	j, _ := journal(t, root)
+	j, _ := undoLog(t, root)
 	die(t, j)
 	_, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "10"}}, j)
 	if !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "write /"+v1cpu+"/cpu.shares: append to undo log") {
@@ -86,7 +86,7 @@ func TestUndoLogGivesUp(t *testing.T) {
 	sameTree(t, k, before)
 }
 
-// dead applies a plan and dies, leaving its journal.
+// dead applies a plan and dies, leaving its undo log.
 func dead(t *testing.T, root *Root, dir string, plan Plan) string {
 	t.Helper()
 	j, err := CreateUndoLog(root, dir, "berth test")
@@ -128,7 +128,7 @@ func TestRestoreReport(t *testing.T) {
 	outcomes := func(r Report) (s []string) {
 		for _, i := range r.Items {
 			s = append(s, i.Outcome.String()+" "+filepath.Base(i.Step.Path)+" "+i.Original)
-			if i.Owner.Program != "berth test" || i.Owner.PID != os.Getpid() || i.Owner.Journal != name {
+			if i.Owner.Program != "berth test" || i.Owner.PID != os.Getpid() || i.Owner.Log != name {
 				t.Errorf("owner %+v", i.Owner)
 			}
 		}
@@ -237,47 +237,47 @@ func TestRestoreByBootTime(t *testing.T) {
 // what may be of an earlier boot is not undone, and nothing is noted.
 func TestUnknownBoot(t *testing.T) {
 	t.Parallel()
-	for what, forget := range map[string]func(root *Root, journal, ledger string) error{
+	for what, forget := range map[string]func(root *Root, ofRun, named string) error{
 		"of the host": func(root *Root, _, _ string) error {
 			return os.Remove(filepath.Join(root.Name(), "proc/sys/kernel/random/boot_id"))
 		},
-		"of the notes and the host": func(root *Root, journal, ledger string) error {
-			return errors.Join(os.Remove(filepath.Join(root.Name(), "proc/sys/kernel/random/boot_id")), noBoot(journal), noBoot(ledger))
+		"of the notes and the host": func(root *Root, ofRun, named string) error {
+			return errors.Join(os.Remove(filepath.Join(root.Name(), "proc/sys/kernel/random/boot_id")), noBoot(ofRun), noBoot(named))
 		},
-		"of the notes": func(_ *Root, journal, ledger string) error { return errors.Join(noBoot(journal), noBoot(ledger)) },
+		"of the notes": func(_ *Root, ofRun, named string) error { return errors.Join(noBoot(ofRun), noBoot(named)) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			root, k := fake(t, fakekernel.V1())
 			dir := memoryDir(t)
-			ledger := filepath.Join(memoryDir(t), "ledger")
-			j := openLog(t, root, ledger)
+			named := filepath.Join(memoryDir(t), "log")
+			j := openLog(t, root, named)
 			if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); err != nil {
 				t.Fatal(err)
 			}
 			j.Close()
-			journal := dead(t, root, dir, oneWrite)
-			if err := forget(root, journal, ledger); err != nil {
+			ofRun := dead(t, root, dir, oneWrite)
+			if err := forget(root, ofRun, named); err != nil {
 				t.Fatal(err)
 			}
 			before := tree(t, k)
-			if _, err := Restore(root, dir); err == nil || !strings.Contains(err.Error(), journal) || !strings.Contains(err.Error(), "boot") {
+			if _, err := Restore(root, dir); err == nil || !strings.Contains(err.Error(), ofRun) || !strings.Contains(err.Error(), "boot") {
 				t.Errorf("Restore: %v", err)
 			}
-			if _, err := OpenUndoLog(root, ledger, "test"); err == nil || !strings.Contains(err.Error(), ledger) || !strings.Contains(err.Error(), "boot") {
+			if _, err := OpenUndoLog(root, named, "test"); err == nil || !strings.Contains(err.Error(), named) || !strings.Contains(err.Error(), "boot") {
 				t.Errorf("OpenUndoLog: %v", err)
 			}
 			if strings.HasSuffix(what, "host") {
 				if _, err := CreateUndoLog(root, dir, "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
 					t.Errorf("CreateUndoLog: %v", err)
 				}
-				if _, err := OpenUndoLog(root, ledger+"2", "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
+				if _, err := OpenUndoLog(root, named+"2", "test"); err == nil || !strings.Contains(err.Error(), "boot_id") {
 					t.Errorf("OpenUndoLog of a new one: %v", err)
 				}
 			}
 			sameTree(t, k, before)
 			if got := files(t, dir); len(got) != 1 {
-				t.Errorf("journals %v", got)
+				t.Errorf("undo logs %v", got)
 			}
 		})
 	}
@@ -336,14 +336,14 @@ func TestRestoreLeavesAlone(t *testing.T) {
 				t.Errorf("report %+v: not named", report)
 			}
 			if got := files(t, dir); len(got) != tt.remains {
-				t.Errorf("journals %v, want %d", got, tt.remains)
+				t.Errorf("undo logs %v, want %d", got, tt.remains)
 			}
 			sameTree(t, k, before)
 		})
 	}
 }
 
-// TestRestoreDamaged has journals whose writing was cut off, and broken ones.
+// TestRestoreDamaged has undo logs whose writing was cut off, and broken ones.
 func TestRestoreDamaged(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -387,7 +387,7 @@ func TestRestoreDamaged(t *testing.T) {
 				}
 				sameTree(t, k, want)
 				if got := len(files(t, dir)); (got == 0) != tt.ok {
-					t.Errorf("%d journals left", got)
+					t.Errorf("%d undo logs left", got)
 				}
 			}
 		})

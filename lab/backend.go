@@ -89,30 +89,30 @@ func openBackend(opt Options, pl places, setup *Setup) (backend, *kernel.UndoLog
 	if err != nil {
 		return nil, nil, err
 	}
-	dir := opt.JournalDir
+	dir := opt.UndoLogDir
 	if dir == "" {
 		dir = kernel.RunDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
 	}
-	journal, err := kernel.CreateUndoLog(root, dir, ProgramName)
+	undoLog, err := kernel.CreateUndoLog(root, dir, ProgramName)
 	if err != nil {
 		return nil, nil, err
 	}
 	host, err := cgroup.Detect(root)
 	if err != nil {
-		return nil, nil, errors.Join(err, journal.Close())
+		return nil, nil, errors.Join(err, undoLog.Close())
 	}
-	g, err := openGroups(root, host, journal, pl, opt)
+	g, err := openGroups(root, host, undoLog, pl, opt)
 	switch {
 	case err == nil:
 		setup.Backend = host.Mode()
-		return g, journal, nil
+		return g, undoLog, nil
 	case !errors.Is(err, kernel.ErrNotSupported) && !errors.Is(err, os.ErrPermission):
 	case opt.Groups:
 		err = &kernel.NotSupportedError{
 			Feature: "control groups of the lab's own", Reason: err.Error(), Remedy: "run as root, or in a delegated group (berth doctor)",
 		}
 	default:
-		return attributes(err.Error()), journal, nil
+		return attributes(err.Error()), undoLog, nil
 	}
-	return nil, nil, errors.Join(err, journal.Close())
+	return nil, nil, errors.Join(err, undoLog.Close())
 }

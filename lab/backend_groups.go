@@ -23,7 +23,7 @@ import (
 // one of the run's own, so that weights and the idle class act between them.
 type groups struct {
 	root    *kernel.Root
-	journal *kernel.UndoLog
+	undoLog *kernel.UndoLog
 	run     cgroup.Group
 	roles   []Role // in which order they get their settings
 	pids    map[Role]int
@@ -37,7 +37,7 @@ type groups struct {
 
 // openGroups makes the run's groups, confined to the shared CPUs. It fails with
 // a kernel.NotSupportedError or a permission error where it may not.
-func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.UndoLog, pl places, opt Options) (_ *groups, err error) {
+func openGroups(root *kernel.Root, host *cgroup.Host, undoLog *kernel.UndoLog, pl places, opt Options) (_ *groups, err error) {
 	controllers := []string{cgroup.CPU, cgroup.CPUAcct, cgroup.CPUSet}
 	if opt.Groups {
 		controllers = append(controllers, cgroup.Memory, cgroup.IO, cgroup.Pressure)
@@ -47,7 +47,7 @@ func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.UndoLog, p
 		return nil, err
 	}
 	g := &groups{
-		root: root, journal: journal, run: base.Child(fmt.Sprintf("berth-lab-%d", os.Getpid())),
+		root: root, undoLog: undoLog, run: base.Child(fmt.Sprintf("berth-lab-%d", os.Getpid())),
 		roles: append([]Role{Tenant, Neighbour}, opt.Roles...), pids: map[Role]int{}, undo: func() error { return nil },
 	}
 	if err := g.run.Has(cgroup.CPU); err != nil && opt.Groups {
@@ -83,7 +83,7 @@ func openGroups(root *kernel.Root, host *cgroup.Host, journal *kernel.UndoLog, p
 
 // apply carries out a plan until the groups are closed.
 func (g *groups) apply(plan kernel.Plan) error {
-	undo, err := kernel.Apply(g.root, plan, g.journal)
+	undo, err := kernel.Apply(g.root, plan, g.undoLog)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (g *groups) plan(s Settings, together bool) (change, error) {
 		text += fmt.Sprintf("the neighbour joins the tenant in %s\n", g.group(Tenant).Dirs()[0])
 	}
 	return change{text, func() (func() error, error) {
-		undo, err := kernel.Apply(g.root, plan, g.journal)
+		undo, err := kernel.Apply(g.root, plan, g.undoLog)
 		if err != nil || !together {
 			return undo, err
 		}

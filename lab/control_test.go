@@ -76,7 +76,7 @@ func TestContinueRefuses(t *testing.T) {
 		if err := WriteFile(filepath.Join(dir, ResultFile), r); err != nil {
 			t.Fatal(err)
 		}
-		_, err := ContinueIsolate(t.Context(), MaxBlocks, 0, 0, Options{Dir: dir, JournalDir: t.TempDir(), Unprivileged: true})
+		_, err := ContinueIsolate(t.Context(), MaxBlocks, 0, 0, Options{Dir: dir, UndoLogDir: t.TempDir(), Unprivileged: true})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
 		}

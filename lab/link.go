@@ -162,7 +162,7 @@ func (b *Testbed) connectLink() (err error) {
 	b.Setup.Tenant.Listen = nearAddress.Addr().String()
 	b.Setup.Neighbour.Address = netip.AddrPortFrom(farAddress.Addr(), sinkPort).String()
 	b.link.findGroups(b.backend.group)
-	undo, err := b.link.apply(plan, b.journal)
+	undo, err := b.link.apply(plan, b.undoLog)
 	if err == nil {
 		b.later = append(b.later, undo)
 	}
@@ -276,10 +276,10 @@ func (k *link) plan(iso Isolation) (plan kernel.Plan, err error) {
 }
 
 // apply carries out a plan, and returns what undoes it, both on the near side.
-func (k *link) apply(plan kernel.Plan, journal *kernel.UndoLog) (undo func() error, err error) {
+func (k *link) apply(plan kernel.Plan, undoLog *kernel.UndoLog) (undo func() error, err error) {
 	var revert func() error
 	err = netlink.In(k.near, func() (err error) {
-		revert, err = kernel.Apply(k.root, plan, journal)
+		revert, err = kernel.Apply(k.root, plan, undoLog)
 		return err
 	})
 	return func() error { return netlink.In(k.near, revert) }, err

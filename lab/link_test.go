@@ -219,15 +219,15 @@ func TestLinkForReal(t *testing.T) {
 		})
 	}
 	closing(k.close)
-	journal, err := kernel.CreateUndoLog(k.root, t.TempDir()+"/log", "test")
+	undoLog, err := kernel.CreateUndoLog(k.root, t.TempDir()+"/log", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	closing(journal.Close)
+	closing(undoLog.Close)
 	apply := func(plan kernel.Plan, err error) (undo func() error) {
 		t.Helper()
 		if err == nil {
-			undo, err = k.apply(plan, journal)
+			undo, err = k.apply(plan, undoLog)
 		}
 		if errors.Is(err, kernel.ErrNotSupported) {
 			t.Skip(err)
@@ -240,7 +240,7 @@ func TestLinkForReal(t *testing.T) {
 	plain := apply(k.plan(Isolation{}))
 	pl := places{shared: cpuset.MustOf(0)}
 	setup := &Setup{}
-	backend, log, err := openBackend(Options{Groups: true, JournalDir: t.TempDir() + "/groups"}, pl, setup)
+	backend, log, err := openBackend(Options{Groups: true, UndoLogDir: t.TempDir() + "/groups"}, pl, setup)
 	if errors.Is(err, kernel.ErrNotSupported) {
 		t.Skip(err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// lockName is the file in a user's journal directory that one lab of this user locks.
+	// lockName is the file in a user's directory of undo logs that one lab of this user locks.
 	lockName = "lab.lock"
 	// sharedName is the abstract socket (unix(7)) by which labs of several users see each
 	// other. Every process of the host may bind it, so it refuses no one.

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -66,34 +65,11 @@ func (o *outsider) list() (err error) {
 		return err
 	}
 	for _, dir := range o.dirs {
-		if o.processes, err = processesIn(dir); err != nil || len(o.processes) > 0 {
+		if o.processes, err = cgroup.Processes(os.DirFS("/"), dir); err != nil || len(o.processes) > 0 {
 			return err
 		}
 	}
 	return fmt.Errorf("tenant: %s: no process runs in it", o.name)
-}
-
-// processesIn are those of a control group and the groups below it.
-func processesIn(dir string) (all []int, err error) {
-	err = fs.WalkDir(os.DirFS("/"), dir, func(name string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it has gone meanwhile
-		}
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		text, err := fs.ReadFile(os.DirFS("/"), name+"/cgroup.procs")
-		if err != nil {
-			return nil // a threaded group does not say; its root does
-		}
-		for word := range strings.FieldsSeq(string(text)) {
-			if pid, err := strconv.Atoi(word); err == nil && pid > 0 {
-				all = append(all, pid)
-			}
-		}
-		return nil
-	})
-	return all, err
 }
 
 // usage is that of its processes. One that has ended takes its time along unless another

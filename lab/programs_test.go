@@ -59,7 +59,7 @@ func miniature(t *testing.T, tenant TenantSpec) (Spec, Options) {
 	tenant.WorkingSetBytes, tenant.Demand = e.Tenant.WorkingSetBytes, 0.1
 	e.Blocks, e.Window, e.Settle, e.Tenant, e.Rate = 1, Duration(200*time.Millisecond), Duration(50*time.Millisecond), tenant, 300
 	e.ThreadsPerCPU = 1
-	return e, Options{Exe: os.Args[0], Dir: t.TempDir(), JournalDir: t.TempDir(), Unprivileged: true}
+	return e, Options{Exe: os.Args[0], Dir: t.TempDir(), UndoLogDir: t.TempDir(), Unprivileged: true}
 }
 
 // measured reports whether the tenant was seen to work: a busy host may have no CPU for it in a round,

@@ -307,7 +307,7 @@ func (b *Testbed) schedule(iso Isolation) Hooks {
 			if err != nil {
 				return err
 			}
-			undo, err := b.link.apply(plan, b.journal)
+			undo, err := b.link.apply(plan, b.undoLog)
 			if err == nil {
 				r.Finish(undo)
 			}

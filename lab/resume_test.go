@@ -65,7 +65,7 @@ func TestResumeRefuses(t *testing.T) {
 		if err := store(dir); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ResumeIsolate(t.Context(), Options{Dir: dir, JournalDir: t.TempDir(), Unprivileged: true}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ResumeIsolate(t.Context(), Options{Dir: dir, UndoLogDir: t.TempDir(), Unprivileged: true}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
 		}
 	}

@@ -52,6 +52,9 @@ func Load(path, schema string, r any) error {
 func ReadStored(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, ResultFile)
+		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a pipe would be waited for
+			return nil, fmt.Errorf("read result: %s: not a regular file", path)
+		}
 	}
 	text, err := os.ReadFile(path)
 	if err == nil && bytes.HasPrefix(text, []byte{0x1f, 0x8b}) { // RFC 1952

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -105,4 +106,16 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("analysis %v and error %v", a, err)
 		}
 	})
+}
+
+// A folder in which somebody has put a pipe for the result is refused, not waited for.
+func TestReadStoredOfAPipe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, ResultFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadStored(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Error(err)
+	}
 }

@@ -26,7 +26,7 @@ import (
 	"berth.dev/berth/watch/cgroupstat"
 )
 
-// ProgramName is how a run signs its journal.
+// ProgramName is how a run signs its undo log.
 const ProgramName = "berth lab"
 
 // Options say where and how a run happens; they do not change what is measured.
@@ -36,8 +36,8 @@ type Options struct {
 	// Dir is the run's own folder, made before and empty, unless the run is resumed.
 	Dir     string
 	Program Program
-	// JournalDir is where changes to the kernel are journaled; "" is the default.
-	JournalDir string
+	// UndoLogDir is where changes to the kernel are noted for undoing; "" is the default.
+	UndoLogDir string
 	// Unprivileged uses the lesser backend even where control groups could be used.
 	Unprivileged bool
 	// Progress is called with every step; it may be nil.
@@ -72,7 +72,7 @@ type Testbed struct {
 	supervisor *supervisor
 	backend    backend
 	probes     *noise.Probes
-	journal    *kernel.UndoLog
+	undoLog    *kernel.UndoLog
 	requests   *requestLog
 	lock       *machineLock
 	// neighbours are those started so far, by what no process of this backend can lose
@@ -98,7 +98,7 @@ func Open(ctx context.Context, spec *Spec, h *Header, opt Options) (_ *Testbed, 
 	if opt.Finished != nil && h.Complete {
 		return nil, errors.New("resume: the run is complete (--continue adds blocks to it)")
 	}
-	lock, err := lockMachine(opt.JournalDir)
+	lock, err := lockMachine(opt.UndoLogDir)
 	if err != nil {
 		return nil, err
 	}
@@ -151,8 +151,8 @@ func (b *Testbed) Close() error {
 	if b.backend != nil {
 		errs = append(errs, b.backend.close())
 	}
-	if b.journal != nil {
-		errs = append(errs, b.journal.Close())
+	if b.undoLog != nil {
+		errs = append(errs, b.undoLog.Close())
 	}
 	if b.requests != nil {
 		errs = append(errs, b.requests.close())
@@ -368,7 +368,7 @@ func (b *Testbed) open(m *machine.Machine) error {
 		return err
 	}
 	b.Setup.ProbeNote = b.probes.Sizes().Note
-	b.backend, b.journal, err = openBackend(b.opt, b.places, b.Setup)
+	b.backend, b.undoLog, err = openBackend(b.opt, b.places, b.Setup)
 	if err == nil && b.outside != nil {
 		inner := b.backend
 		if b.backend, err = newBeside(inner, b.outside); err != nil {
@@ -387,7 +387,7 @@ func (b *Testbed) Set(s Settings) (undo func() error, err error) {
 // undo log. Where this process may not, the error is a kernel.NotSupportedError.
 func (b *Testbed) Apply(plan kernel.Plan) (undo func() error, err error) {
 	no := &kernel.NotSupportedError{Feature: "settings of the host", Remedy: "run as root, and without --unprivileged"}
-	if b.journal == nil {
+	if b.undoLog == nil {
 		no.Reason = "there is no undo log, so a killed run would leave them changed"
 		return nil, no
 	}
@@ -395,7 +395,7 @@ func (b *Testbed) Apply(plan kernel.Plan) (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	undo, err = kernel.Apply(root, plan, b.journal)
+	undo, err = kernel.Apply(root, plan, b.undoLog)
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
 		no.Reason = err.Error()
 		return nil, no

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestLedgerAgainstMap(t *testing.T) {
+func TestTableAgainstMap(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 1))
 	var l table

@@ -147,7 +147,7 @@ func (g *Guard) Close() error { return errors.Join(g.take(false), g.closeSensors
 
 // recover restores what a killed guard left, before the node is opened: those values lie
 // above the node's, which would be noted as the original ones. So another guard that runs,
-// and a ledger that cannot be read, are errors.
+// and an undo log that cannot be read, are errors.
 func (g *Guard) recover() error {
 	if g.host == nil {
 		return nil

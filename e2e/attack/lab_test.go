@@ -35,8 +35,8 @@ func TestSquattedLab(t *testing.T) {
 				b.Fatalf("the lab has ended:\n%s", lab.out)
 			default:
 			}
-			journals, err := filepath.Glob("/run/berth/*.journal")
-			return err == nil && len(journals) == 1
+			logs, err := filepath.Glob("/run/berth/*.journal")
+			return err == nil && len(logs) == 1
 		}, lab.out)
 		if out, code := b.run(root, berth, "lab", "--results", b.TempDir()); code == 0 || !strings.Contains(out, "another berth lab of this user") {
 			b.Errorf("a second lab of root: exit status %d\n%s", code, out)

@@ -35,10 +35,10 @@ func StateDir(uid int, xdgRuntimeDir string) string {
 	return filepath.Join(kernel.RunDir(uid, xdgRuntimeDir), "guard")
 }
 
-const ledgerName = "ledger"
+const undoLogName = "ledger"
 
-// LedgerFile returns the name of the ledger in a guard's state directory.
-func LedgerFile(dir string) string { return filepath.Join(dir, ledgerName) }
+// UndoLogFile returns the name of the undo log in a guard's state directory.
+func UndoLogFile(dir string) string { return filepath.Join(dir, undoLogName) }
 
 // Options say what to act on. Root and Dir must be set.
 type Options struct {
@@ -61,7 +61,7 @@ type Host struct {
 	remedies []control.Remedy
 	base     cgroup.Group
 	trees    map[string]*cgroup.Hierarchy // by controller
-	ledger   *kernel.UndoLog
+	log      *kernel.UndoLog
 	lock     *os.File
 	// existed are the v1 directories below a group when its set was first shrunk, by
 	// group; those made since follow their parents.
@@ -116,11 +116,11 @@ func (h *Host) take(dir string) error {
 	if err != nil {
 		return err
 	}
-	ledger, err := kernel.OpenUndoLog(h.root, LedgerFile(dir), h.program)
+	log, err := kernel.OpenUndoLog(h.root, UndoLogFile(dir), h.program)
 	if err != nil {
 		return errors.Join(err, kernel.Unlock(lock))
 	}
-	h.lock, h.ledger = lock, ledger
+	h.lock, h.log = lock, log
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (h *Host) take(dir string) error {
 // Restore.
 func (h *Host) Take(dir string) ([]kernel.Item, error) {
 	defer h.enter()()
-	if h.ledger != nil {
+	if h.log != nil {
 		return nil, nil
 	}
 	if err := h.take(dir); err != nil {
@@ -173,16 +173,16 @@ func Recover(o Options) ([]kernel.Item, error) {
 // their entries in the undo log.
 func (h *Host) Close() error {
 	defer h.enter()()
-	if h.ledger == nil {
+	if h.log == nil {
 		return nil
 	}
-	name, notes := h.ledger.Path(), len(h.ledger.Notes())
-	err := h.ledger.Close()
-	if err == nil && notes == 0 && h.ledger.Damage() == nil && name != "" {
+	name, notes := h.log.Path(), len(h.log.Notes())
+	err := h.log.Close()
+	if err == nil && notes == 0 && h.log.Damage() == nil && name != "" {
 		err = os.Remove(name)
 	}
 	err = errors.Join(err, h.lock.Truncate(0), kernel.Unlock(h.lock))
-	h.ledger, h.lock = nil, nil
+	h.log, h.lock = nil, nil
 	return err
 }
 
@@ -193,26 +193,26 @@ func (h *Host) Notes() []kernel.Item {
 }
 
 func (h *Host) notes() []kernel.Item {
-	if h.ledger == nil {
+	if h.log == nil {
 		return nil
 	}
-	return h.ledger.Notes()
+	return h.log.Notes()
 }
 
 // original returns what a file had before the guard changed it; false if it has not.
 func (h *Host) original(file string) (text string, ok bool) {
-	if h.ledger == nil {
+	if h.log == nil {
 		return "", false
 	}
-	return h.ledger.Original(file)
+	return h.log.Original(file)
 }
 
-// Preview returns what Apply would change, and changes nothing. In the ledger it notes
+// Preview returns what Apply would change, and changes nothing. In the undo log it notes
 // which CPUs have gone offline.
 func (h *Host) Preview(_ context.Context, a control.Action) ([]control.Change, error) {
 	defer h.enter()()
-	if h.ledger != nil {
-		if err := h.ledger.NoteOffline(); err != nil {
+	if h.log != nil {
+		if err := h.log.NoteOffline(); err != nil {
 			return nil, err
 		}
 	}
@@ -254,7 +254,7 @@ func (h *Host) Apply(_ context.Context, a control.Action) ([]control.Change, err
 }
 
 func (h *Host) apply(a control.Action) ([]control.Change, error) {
-	if h.ledger == nil {
+	if h.log == nil {
 		return nil, fmt.Errorf("apply %v of %s: opened without a state directory, to preview only", a.Remedy, a.Group)
 	}
 	if h.remedy(a.Remedy).Divides() {
@@ -287,7 +287,7 @@ func (h *Host) apply(a control.Action) ([]control.Change, error) {
 	if h.remedy(a.Remedy).Processes {
 		changes, err = h.applyEach(plan, changes)
 	} else {
-		_, err = kernel.Apply(h.root, plan, h.ledger)
+		_, err = kernel.Apply(h.root, plan, h.log)
 	}
 	if err != nil {
 		return before, h.failed("apply", a, err)

@@ -290,8 +290,8 @@ func TestApplyAndRevert(t *testing.T) {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(filepath.Join(h.state, ledgerName)); err == nil {
-			t.Error("the ledger is still there")
+		if _, err := os.Stat(filepath.Join(h.state, undoLogName)); err == nil {
+			t.Error("the undo log is still there")
 		}
 	})
 }
@@ -583,7 +583,7 @@ func TestNobodyElseLocks(t *testing.T) {
 }
 
 // TestOpenRefusesDirectory has state directories in which another user could have put a
-// ledger.
+// undo log.
 func TestOpenRefusesDirectory(t *testing.T) {
 	t.Parallel()
 	for what, make := range map[string]func(dir string) error{

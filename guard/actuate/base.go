@@ -97,7 +97,7 @@ func (h *Host) touchesClasses(name string) bool {
 func (h *Host) baseText(files fs.FS, name string) (text string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if text, ok := h.original(name); ok || h.ledger == nil {
+	if text, ok := h.original(name); ok || h.log == nil {
 		return text, ok
 	}
 	if slices.Contains(effectiveSets, path.Base(name)) {

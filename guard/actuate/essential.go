@@ -60,17 +60,17 @@ const maxScored = 32
 
 // essential says why the host depends on a group with some processes in it; "" if it is
 // not known to. Names count only where nobody but root can have made the group.
-func (h *Host) essential(group string, pids []string) string {
+func (h *Host) essential(group string, pids []int) string {
 	if names := strings.Split(group, "/"); len(names) > 1 && names[0] == "system.slice" && slices.Contains(essentialUnits, names[1]) {
 		return names[1] + " is a service that others depend on"
 	}
 	for _, pid := range pids[:min(len(pids), maxScored)] {
-		text, err := h.read(path.Join("proc", pid, "oom_score_adj"))
+		text, err := h.read(path.Join("proc", strconv.Itoa(pid), "oom_score_adj"))
 		if err != nil {
 			continue // it has ended
 		}
 		if score, err := strconv.Atoi(text); err == nil && score <= essentialScore && score != sandboxScore {
-			return fmt.Sprintf("process %s has oom_score_adj %d, as what a host depends on has", pid, score)
+			return fmt.Sprintf("process %d has oom_score_adj %d, as what a host depends on has", pid, score)
 		}
 	}
 	return ""

@@ -51,7 +51,7 @@ func Look(o Options) (notes []kernel.Item, by Holder, err error) {
 	if err := kernel.CheckPrivateDir(o.Dir); kernel.IgnoreAbsent(err) != nil {
 		return nil, by, fmt.Errorf("look at the guard: %w", err)
 	}
-	ledger, err := kernel.ReadUndoLog(o.Root, LedgerFile(o.Dir))
+	log, err := kernel.ReadUndoLog(o.Root, UndoLogFile(o.Dir))
 	if err != nil {
 		return nil, by, fmt.Errorf("look at the guard: %w", err)
 	}
@@ -69,7 +69,7 @@ func Look(o Options) (notes []kernel.Item, by Holder, err error) {
 	} else if p, err := kernel.ReadProcess(o.Root.FS(), strconv.Itoa(by.PID)); err != nil || p.Ended() || p.Start != by.Start {
 		by = Holder{}
 	}
-	return ledger.Notes(), by, ledger.Damage()
+	return log.Notes(), by, log.Damage()
 }
 
 // tree is the directory that stands for what is guarded: that of the CPU controller,

@@ -31,7 +31,7 @@ type Monitoring struct {
 func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 	defer h.enter()()
 	const feature = "cache occupancy and memory bandwidth by group"
-	if h.ledger == nil {
+	if h.log == nil {
 		return m, &kernel.NotSupportedError{Feature: feature, Reason: "nothing is written here", Remedy: "a guard of mode enforce"}
 	}
 	t, err := resctrl.Read(h.root.FS())
@@ -73,7 +73,7 @@ func (h *Host) Monitor(groups, always []string) (m Monitoring, err error) {
 	for _, place := range places {
 		if !slices.Contains(t.Mon, place) {
 			in, name := t.Group(resctrl.Around(place)), path.Base(place)
-			_, err := kernel.Apply(h.root, t.Monitor(in, name), h.ledger)
+			_, err := kernel.Apply(h.root, t.Monitor(in, name), h.log)
 			if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.ENOSPC) {
 				m.Reason = "numbers of groups whose turn is over are not free yet: their lines are in the cache still"
 				continue

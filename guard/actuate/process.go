@@ -65,7 +65,7 @@ func (h *Host) applyEach(plan kernel.Plan, changes []control.Change) ([]control.
 		for n < len(plan) && kernel.Within(plan[n].Path, p.Dir()) {
 			n++
 		}
-		if _, err := kernel.Apply(h.root, plan[:n], h.ledger); err != nil {
+		if _, err := kernel.Apply(h.root, plan[:n], h.log); err != nil {
 			errs = append(errs, err)
 			changes = slices.DeleteFunc(changes, func(c control.Change) bool { return c.Process.PID == p.PID })
 		} else {
@@ -156,7 +156,7 @@ func (h *Host) protects(p control.Process) string {
 	if h.isAbove(p.PID) {
 		return "the guard was started by it"
 	}
-	if why := h.essential("", []string{pid}); why != "" {
+	if why := h.essential("", []int{p.PID}); why != "" {
 		return why
 	}
 	states, err := h.read(path.Join(sched.Process{PID: p.PID, Start: p.Start}.Dir(), processPolicy))

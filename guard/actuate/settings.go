@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
 	"berth.dev/berth/watch/pods"
@@ -64,13 +65,16 @@ func (h *Host) settings(group string) (Settings, error) {
 	s.IOWeight, _ = strconv.Atoi(r.value("ioWeight"))
 	s.IOMax = r.devices()
 	s.CPUs = r.cpus()
-	var pids []string
+	var pids []int
 	for _, dir := range h.base.Child(group).Dirs() {
-		if text, err := h.read(dir + "/cgroup.procs"); err == nil && text != "" {
-			s.Populated, pids = true, append(pids, strings.Fields(text)...)
+		some, _ := kernel.ReadProcs(h.root.FS(), dir)
+		if pids = append(pids, some...); len(some) == 0 { // or they are of another PID namespace, or threads
+			has, _ := kernel.HasProcs(h.root.FS(), dir)
+			s.Populated = s.Populated || has
 		}
 	}
 	slices.Sort(pids)
+	s.Populated = s.Populated || len(pids) > 0
 	s.Essential = h.essential(group, slices.Compact(pids))
 	if r.err != nil {
 		return s, fmt.Errorf("settings of %s: %w", group, r.err)

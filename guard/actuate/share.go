@@ -217,7 +217,7 @@ func (h *Host) applyShare(a control.Action) ([]control.Change, error) {
 	if err != nil {
 		return nil, h.failed("apply", a, err)
 	}
-	undo, err := kernel.Apply(h.root, plan, h.ledger)
+	undo, err := kernel.Apply(h.root, plan, h.log)
 	if err != nil {
 		return nil, h.failed("apply", a, err)
 	}
@@ -311,7 +311,7 @@ func (h *Host) refit(t *resctrl.Tree, d *division) error {
 			plan = append(plan, s)
 		}
 	}
-	_, err := kernel.Apply(h.root, plan, h.ledger)
+	_, err := kernel.Apply(h.root, plan, h.log)
 	return err
 }
 
@@ -374,7 +374,7 @@ func (h *Host) revertShare(a control.Action) (changes []control.Change, err erro
 	without.from = d.now(t)
 	plan := t.Lines(d.name, without.lines(t, divides(a.Remedy)))
 	if changes, err = h.shareChanges(&without, plan); err == nil {
-		_, err = kernel.Apply(h.root, plan, h.ledger)
+		_, err = kernel.Apply(h.root, plan, h.log)
 	}
 	if err != nil {
 		return nil, h.failed("revert", a, err)

@@ -15,7 +15,7 @@ import (
 )
 
 // Restore restores all original values, the last change first. A value that another writer has
-// changed since stays, and is no error. Lines of the ledger that cannot be read are one
+// changed since stays, and is no error. Lines of the undo log that cannot be read are one
 // (*kernel.DamageError): the changes that they note stay active.
 func (h *Host) Restore() ([]kernel.Item, error) {
 	defer h.enter()()
@@ -28,8 +28,8 @@ func (h *Host) restore() ([]kernel.Item, error) {
 	err = errors.Join(err, follow())
 	clear(h.divided)
 	clear(h.lowered)
-	if h.ledger != nil {
-		err = errors.Join(err, h.ledger.Damage())
+	if h.log != nil {
+		err = errors.Join(err, h.log.Damage())
 	}
 	if err != nil {
 		err = fmt.Errorf("restore what the guard changed: %w", err)
@@ -40,19 +40,19 @@ func (h *Host) restore() ([]kernel.Item, error) {
 // undo undoes the steps that match. The weight of a group that is still idle looks like one
 // that another writer has set, so it is left for the next time.
 func (h *Host) undo(match func(kernel.Step) bool) ([]kernel.Item, error) {
-	if h.ledger == nil {
+	if h.log == nil {
 		return nil, nil
 	}
 	descendants := h.descendants(match)
 	idle := func(s kernel.Step) bool { return path.Base(s.Path) == "cpu.idle" }
-	items, err := h.ledger.Undo(func(s kernel.Step) bool { return match(s) && idle(s) })
+	items, err := h.log.Undo(func(s kernel.Step) bool { return match(s) && idle(s) })
 	stuck := map[string]bool{}
 	for _, item := range items {
 		if item.Outcome == kernel.Failed {
 			stuck[path.Dir(item.Step.Path)] = true
 		}
 	}
-	rest, err2 := h.ledger.Undo(func(s kernel.Step) bool {
+	rest, err2 := h.log.Undo(func(s kernel.Step) bool {
 		return match(s) && !idle(s) && !(stuck[path.Dir(s.Path)] && slices.Contains(h.remedy(detect.Weight).Files(), path.Base(s.Path)))
 	})
 	rest, err2 = h.replace(rest, err2)
@@ -83,12 +83,12 @@ func (h *Host) replace(items []kernel.Item, failed error) ([]kernel.Item, error)
 	}
 	plan, err := cgroup.Place(placements...)
 	if err == nil {
-		_, err = kernel.Apply(h.root, plan, h.ledger)
+		_, err = kernel.Apply(h.root, plan, h.log)
 	}
 	if err != nil {
 		return items, failed
 	}
-	again, err := h.ledger.Undo(func(s kernel.Step) bool { return slices.Contains(stuck, s.Path) })
+	again, err := h.log.Undo(func(s kernel.Step) bool { return slices.Contains(stuck, s.Path) })
 	for i := range again {
 		if again[i].Outcome == kernel.Untouched {
 			again[i].Outcome = kernel.Restored

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
 
@@ -174,6 +174,6 @@ func hasProcesses(dirs []string) bool {
 	if len(dirs) == 0 {
 		return false
 	}
-	text, err := os.ReadFile(filepath.Join("/", dirs[0], "cgroup.procs"))
-	return err == nil && len(text) > 0
+	has, err := kernel.HasProcs(os.DirFS("/"), dirs[0])
+	return err == nil && has
 }

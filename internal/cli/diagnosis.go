@@ -48,8 +48,8 @@ type diagnosis struct {
 	about       string     // Target or Sensitive, by its group
 	programs    int        // that were looked at
 	victim      string     // by its group, as the first finding has it
-	culprit     string     // likewise, or who may have taken the CPUs
-	guessed     bool       // no rule accuses the culprit: it used most CPU time
+	antagonist  string     // likewise, or who may have taken the CPUs
+	guessed     bool       // no rule accuses the antagonist: it used most CPU time
 	busiest     string     // who used most CPU time, but for who is asked about
 	worst       programRow // who is worst off, where neither a user nor a rule says who suffers
 	levels      map[string]map[watch.Quantity]float64
@@ -129,7 +129,7 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	d.Gaps = commonGaps(detector, looked)
 	d.overview = d.figures(h, ticks, target)
 	if len(d.Findings) > 0 {
-		d.victim, d.culprit = d.Findings[0].Victim, d.Findings[0].Suspect
+		d.victim, d.antagonist = d.Findings[0].Victim, d.Findings[0].Suspect
 	}
 	for i := range d.Findings {
 		if f := &d.Findings[i]; f.Resource == detect.CPU || f.Resource == detect.OwnLoad {
@@ -159,14 +159,14 @@ func (d *diagnosis) blame() {
 			d.worst = d.worstOff()
 			victim = d.worst.workload
 		}
-		d.culprit, d.guessed = d.mostUsed(victim, d.cpus[victim]), true
+		d.antagonist, d.guessed = d.mostUsed(victim, d.cpus[victim]), true
 	case d.unaccused():
 		d.worst = d.worstOff()
-		d.culprit, d.guessed = d.mostUsed("", d.cpus[d.victim]), true
-	case d.culprit == "":
+		d.antagonist, d.guessed = d.mostUsed("", d.cpus[d.victim]), true
+	case d.antagonist == "":
 		for _, b := range d.Findings[0].Behind {
 			if b.Name != d.victim && b.Name != detect.Outside {
-				d.culprit = b.Name
+				d.antagonist = b.Name
 				break
 			}
 		}

@@ -80,7 +80,7 @@ const leastTaken = 0.10
 // counted, whether or not a rule is sure that the one is because of the other. A workload that takes
 // less than the victim itself is not named.
 func (d *diagnosis) answer(h *observe.Header) string {
-	victim, taker := cmp.Or(d.about, d.victim, d.worst.workload), d.culprit
+	victim, taker := cmp.Or(d.about, d.victim, d.worst.workload), d.antagonist
 	switch {
 	case victim == "":
 		return ""

@@ -261,7 +261,7 @@ type nextStep struct {
 // next is what to do about the first finding, or about who used most CPU time: then it may be what
 // matters.
 func (d *diagnosis) next(o *observation) nextStep {
-	comm, isProgram := programOf(d.culprit)
+	comm, isProgram := programOf(d.antagonist)
 	yielding := func(whom string) string {
 		if d.guessed {
 			whom += ", if it may wait,"
@@ -270,7 +270,7 @@ func (d *diagnosis) next(o *observation) nextStep {
 	}
 	_, inNoGroup := programOf(d.victim)
 	switch {
-	case len(d.Findings) == 0 && !d.short() || d.culprit == "" || d.culprit == detect.Outside:
+	case len(d.Findings) == 0 && !d.short() || d.antagonist == "" || d.antagonist == detect.Outside:
 		return nextStep{"see it live", "berth watch"}
 	case isProgram:
 		step := nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs, start it by", yielding(plain.Line(comm))), "sudo berth run --class BE -- COMMAND"}
@@ -285,19 +285,19 @@ func (d *diagnosis) next(o *observation) nextStep {
 			return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", yielding(whom)), fmt.Sprintf("sudo berth adopt --pid %d --class BE", pid)}
 		}
 		return step
-	case (d.victim == "" || inNoGroup || d.victim == d.culprit) && shownName(&o.header, d.culprit) != d.culprit:
-		return nextStep{"see it live", "berth watch " + plain.Shell(podOrGroup(&o.header, d.culprit))} // a pod, or one that has its place
-	case d.victim == "" || inNoGroup || d.victim == d.culprit:
-		which := "--cgroup " + plain.Shell(d.culprit)
-		if unit, ok := strings.CutPrefix(d.culprit, "system.slice/"); ok && path.Ext(unit) == ".service" && path.Base(unit) == unit {
+	case (d.victim == "" || inNoGroup || d.victim == d.antagonist) && shownName(&o.header, d.antagonist) != d.antagonist:
+		return nextStep{"see it live", "berth watch " + plain.Shell(podOrGroup(&o.header, d.antagonist))} // a pod, or one that has its place
+	case d.victim == "" || inNoGroup || d.victim == d.antagonist:
+		which := "--cgroup " + plain.Shell(d.antagonist)
+		if unit, ok := strings.CutPrefix(d.antagonist, "system.slice/"); ok && path.Ext(unit) == ".service" && path.Base(unit) == unit {
 			which = "--unit " + plain.Shell(unit)
 		}
-		return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", yielding(plain.Line(d.culprit))), fmt.Sprintf("sudo berth adopt %s --class BE", which)}
+		return nextStep{fmt.Sprintf("have %s run only when nobody else wants the CPUs", yielding(plain.Line(d.antagonist))), fmt.Sprintf("sudo berth adopt %s --class BE", which)}
 	}
-	victim, culprit := podOrGroup(&o.header, d.victim), podOrGroup(&o.header, d.culprit)
+	victim, antagonist := podOrGroup(&o.header, d.victim), podOrGroup(&o.header, d.antagonist)
 	return nextStep{
-		fmt.Sprintf("slow %s down while it hurts", yielding(plain.Line(culprit))),
-		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(victim), plain.Shell(culprit)),
+		fmt.Sprintf("slow %s down while it hurts", yielding(plain.Line(antagonist))),
+		fmt.Sprintf("sudo berth guard --mode enforce --sensitive %s --best-effort %s", plain.Shell(victim), plain.Shell(antagonist)),
 	}
 }
 

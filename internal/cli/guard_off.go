@@ -208,7 +208,7 @@ func restoreGuard(root *kernel.Root, dir string, dry bool) (*guardReport, error)
 		if err := os.Rename(header.File, to); err != nil {
 			return report, err
 		}
-		return report, lostLedger(header, to)
+		return report, lostLog(header, to)
 	case err != nil:
 		return report, err
 	}

@@ -75,7 +75,11 @@ func resultsIn(folder string) (files []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, some...)
+		for _, name := range some {
+			if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() { // a pipe would be waited for
+				files = append(files, name)
+			}
+		}
 	}
 	return files, nil
 }

@@ -1,7 +1,12 @@
 package cli
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -43,5 +48,18 @@ func TestHistoryOfAnExperiment(t *testing.T) {
 	out, _, code = berth(t, "lab", "history", folder)
 	if code != exitOK || !strings.Contains(out, "weighted ÷ alone") {
 		t.Errorf("by default: status %d, %s", code, out)
+	}
+}
+
+// What is no file in a folder of results, as a pipe, is left out.
+func TestResultsInAFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := filepath.Join(dir, "b.json")
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "a.json"), 0o600), os.WriteFile(want, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := resultsIn(dir); !slices.Equal(files, []string{want}) || err != nil {
+		t.Errorf("%v, %v", files, err)
 	}
 }

@@ -131,7 +131,7 @@ func TestReadingChangesNothing(t *testing.T) {
 		"settings of a newer version": func(_ *testing.T, _, state string) error {
 			return edit(filepath.Join(state, "settings.json"), func(s string) string { return strings.Replace(s, `"berthRecord":1`, `"berthRecord":2`, 1) })
 		},
-		"a damaged ledger": func(_ *testing.T, _, state string) error {
+		"a damaged undo log": func(_ *testing.T, _, state string) error {
 			return edit(filepath.Join(state, "ledger"), func(s string) string { return s + "spoiled\n" })
 		},
 		"a record of an earlier boot": func(_ *testing.T, root, _ string) error {
@@ -143,15 +143,15 @@ func TestReadingChangesNothing(t *testing.T) {
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				return err
 			}
-			ledger, err := kernel.OpenUndoLog(openRoot(t, root), filepath.Join(dir, "ledger"), "berth guard")
+			log, err := kernel.OpenUndoLog(openRoot(t, root), filepath.Join(dir, "ledger"), "berth guard")
 			if err != nil {
 				return err
 			}
 			plan := kernel.Plan{{Path: "sys/fs/cgroup/cpuset/berth-idle/batch/cpuset.cpus", Value: "15", Format: kernel.List}}
-			if _, err := kernel.Apply(openRoot(t, root), plan, ledger); err != nil {
+			if _, err := kernel.Apply(openRoot(t, root), plan, log); err != nil {
 				return err
 			}
-			return ledger.Close()
+			return log.Close()
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -58,7 +58,9 @@ not be restored or read, or a guard runs that has active remedies, 2 for wrong u
 			return r.undo(cmd)
 		},
 	}
-	cmd.Flags().StringVar(&r.journals, "journal", "", "`directory` of the undo logs (default: see above)")
+	cmd.Flags().StringVar(&r.logs, "undo-logs", "", "`directory` of the undo logs (default: see above)")
+	cmd.Flags().StringVar(&r.logs, "journal", "", "the former name of --undo-logs")
+	_ = cmd.Flags().MarkHidden("journal") // it is there
 	cmd.Flags().String("state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
 	outputFlag(cmd, "text or json")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be restored, and change nothing")
@@ -67,7 +69,7 @@ not be restored or read, or a guard runs that has active remedies, 2 for wrong u
 }
 
 type restoring struct {
-	journals    string
+	logs        string
 	dryRun, all bool
 	state       string // the node's directory
 	named       bool   // it is not the usual one
@@ -98,11 +100,11 @@ func (r *restoring) undo(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	dir := r.journals
+	dir := r.logs
 	if dir == "" {
 		dir = root.RunDir()
 	} else if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("restore: --journal: %w", err)
+		return fmt.Errorf("restore: --undo-logs: %w", err)
 	}
 	restore := kernel.Restore
 	if r.dryRun {
@@ -218,10 +220,10 @@ func (r *restoring) settle(ctx context.Context, report *nodeReport, opt agent.Op
 	if asideErr != nil || to == "" {
 		return errors.Join(err, asideErr)
 	}
-	return errors.Join(lostLedger(header, to), r.settleNoted(ctx, report, opt))
+	return errors.Join(lostLog(header, to), r.settleNoted(ctx, report, opt))
 }
 
-func lostLedger(header *kernel.HeaderError, to string) error {
+func lostLog(header *kernel.HeaderError, to string) error {
 	return fmt.Errorf("restore: undo log %s: %w: it is %s now, and its entries were not restored: check by hand the values and groups that it lists, then delete it", header.File, header.Cause, to)
 }
 
@@ -309,7 +311,7 @@ func undoing(item kernel.Item) string {
 
 func owner(o kernel.Owner) string {
 	if o.Program == "" {
-		return plain.Line(o.Journal)
+		return plain.Line(o.Log)
 	}
 	return fmt.Sprintf("%s (process %d, since %s)", plain.Line(o.Program), o.PID, o.Started.Format("2006-01-02 15:04:05"))
 }

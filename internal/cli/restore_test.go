@@ -21,8 +21,8 @@ import (
 )
 
 // deadRun returns a tree whose cpu.weight a run has set from 100 to 10 before
-// it died, and the file of its journal.
-func deadRun(t *testing.T, boot string) (dir, journal string) {
+// it died, and the file of its undo log.
+func deadRun(t *testing.T, boot string) (dir, undoLog string) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, text := range map[string]string{
@@ -52,14 +52,14 @@ func deadRun(t *testing.T, boot string) (dir, journal string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	journal = filepath.Join(dir, "run/berth/1-1.journal")
-	if err := os.WriteFile(journal, text, 0o600); err != nil {
+	undoLog = filepath.Join(dir, "run/berth/1-1.journal")
+	if err := os.WriteFile(undoLog, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(j.Path()); err != nil {
 		t.Fatal(err)
 	}
-	return dir, journal
+	return dir, undoLog
 }
 
 func runRestore(args ...string) (code int, stdout, stderr string) {
@@ -79,7 +79,7 @@ func weightIn(t *testing.T, dir string) string {
 
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	dir, journal := deadRun(t, "b1")
+	dir, undoLog := deadRun(t, "b1")
 
 	code, out, _ := runRestore("--root", dir, "--dry-run")
 	if want := "pending    rmdir /sys/lab\npending    echo 100 > /sys/cpu.weight\n"; code != 0 || out != want {
@@ -96,8 +96,8 @@ func TestRestore(t *testing.T) {
 	if got := weightIn(t, dir); got != "100" {
 		t.Errorf("cpu.weight %s, want 100", got)
 	}
-	if _, err := os.Stat(journal); err == nil {
-		t.Error("the journal is still there")
+	if _, err := os.Stat(undoLog); err == nil {
+		t.Error("the undo log is still there")
 	}
 
 	code, out, _ = runRestore("--root", dir)
@@ -113,7 +113,7 @@ func TestRestoreJSON(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "run/berth"), elsewhere); err != nil {
 		t.Fatal(err)
 	}
-	code, out, _ := runRestore("--root", dir, "--journal", elsewhere, "-o", "json")
+	code, out, _ := runRestore("--root", dir, "--undo-logs", elsewhere, "-o", "json")
 	var report kernel.Report
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -145,7 +145,7 @@ func TestRestoreExit(t *testing.T) {
 			"removed    the undo log of berth lab", "", "10"},
 		"not removable": {func(t *testing.T, dir string) { put(t, dir+"/sys/lab/file", "") }, nil, 1,
 			"failed     rmdir /sys/lab", "rmdir /sys/lab: directory not empty", "100"},
-		"broken journal": {func(t *testing.T, dir string) { put(t, dir+"/run/berth/2-2.journal", "nonsense\n") }, nil, 1,
+		"broken undo log": {func(t *testing.T, dir string) { put(t, dir+"/run/berth/2-2.journal", "nonsense\n") }, nil, 1,
 			"restored   echo 100", "2-2.journal: line 1", "100"},
 		"wrong output": {nil, []string{"-o", "xml"}, 2, "", "it is one of text, json", "10"},
 		"wrong flag":   {nil, []string{"--no"}, 2, "", "berth restore --help", "10"},
@@ -237,8 +237,10 @@ func TestMissingState(t *testing.T) {
 			t.Fatalf("%v has made it", args)
 		}
 	}
-	if code, out, errs := runRestore("--root", dir, "--journal", missing); code != exitError || !strings.Contains(errs, missing) {
-		t.Errorf("journal: status %d, %s%s", code, out, errs)
+	for _, flag := range []string{"--undo-logs", "--journal"} {
+		if code, out, errs := runRestore("--root", dir, flag, missing); code != exitError || !strings.Contains(errs, missing) {
+			t.Errorf("%s: status %d, %s%s", flag, code, out, errs)
+		}
 	}
 }
 
@@ -247,7 +249,7 @@ func TestEmptyFlags(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)
 	for _, args := range [][]string{
-		{"restore", "--all", "--state", ""}, {"restore", "--journal="}, {"ps", "--socket="}, {"ps", "--state="}, {"map", "--root="}, {"agent", "--config="},
+		{"restore", "--all", "--state", ""}, {"restore", "--undo-logs="}, {"ps", "--socket="}, {"ps", "--state="}, {"map", "--root="}, {"agent", "--config="},
 		{"agent", "--socket="}, {"run", "--name=", "--", "true"}, {"run", "--confine=", "--", "true"}, {"move", "api", "--cpuset="}, {"move", "api", "--cpuset=1", "--mems="},
 		{"explain", ""}, {"release", ""}, {"guard", "--sensitive="}, {"run", "--bind=", "--", "true"}, {"run", "--exclusive=", "--", "true"}, {"ps", "--interval="}, {"resize", "api", "--mems="}, {"diagnose", "--cgroup="}, {"config", "check", "-o", ""}, {"topo", "--machine="},
 	} {
@@ -264,8 +266,8 @@ func TestEmptyFlags(t *testing.T) {
 	}
 }
 
-// spoilLedger changes the ledger of a host's node.
-func spoilLedger(t *testing.T, dir string, spoil func(header, rest string) string) {
+// spoilLog changes the undo log of a host's node.
+func spoilLog(t *testing.T, dir string, spoil func(header, rest string) string) {
 	t.Helper()
 	name := filepath.Join(nodeDir(dir), "ledger")
 	text, err := os.ReadFile(name)
@@ -278,12 +280,12 @@ func spoilLedger(t *testing.T, dir string, spoil func(header, rest string) strin
 	}
 }
 
-// A line of the ledger that cannot be read keeps new notes from being made. Restoring
+// A line of the undo log that cannot be read keeps new notes from being made. Restoring
 // says so and gives back what the other lines tell.
-func TestDamagedLedger(t *testing.T) {
+func TestDamagedUndoLog(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)
-	spoilLedger(t, dir, func(header, rest string) string { return header + "spoiled\n" + rest })
+	spoilLog(t, dir, func(header, rest string) string { return header + "spoiled\n" + rest })
 	if out, errs, code := berth(t, "ps", "--root", dir, "--interval", "10ms"); code != exitOK || !strings.Contains(out, "api") || !strings.Contains(errs, "ledger: line 2") {
 		t.Errorf("ps: status %d, %s%s", code, out, errs)
 	}
@@ -300,13 +302,13 @@ func TestDamagedLedger(t *testing.T) {
 	}
 }
 
-// Of a ledger whose first line cannot be read, nothing can be given back. It stops
+// Of an undo log whose first line cannot be read, nothing can be given back. It stops
 // everything but reading, which says so, and restoring, which keeps it under another name.
-func TestUnreadableLedger(t *testing.T) {
+func TestUnreadableUndoLog(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"--all"}} {
 		dir := placedHost(t)
-		spoilLedger(t, dir, func(header, rest string) string { return "spoiled" + header + rest })
+		spoilLog(t, dir, func(header, rest string) string { return "spoiled" + header + rest })
 		for want, verbs := range map[int][][]string{
 			exitOK:    {{"ps"}, {"map"}, {"explain", "api"}},
 			exitError: {{"release", "api"}, {"move", "db", "--cpuset", "8"}, {"resize", "db", "--cpus", "1"}},
@@ -367,7 +369,7 @@ func TestRestoreBesideGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, out, errs := runRestore("--root", dir); code != exitError || !strings.Contains(errs, name) {
-		t.Errorf("with a ledger that cannot be read: status %d, %q, %s", code, out, errs)
+		t.Errorf("with an undo log that cannot be read: status %d, %q, %s", code, out, errs)
 	}
 	if err := g.Close(); err != nil { // and once it has ended, it is set aside
 		t.Fatal(err)
@@ -386,7 +388,7 @@ func TestRestoreBesideGuard(t *testing.T) {
 	}
 }
 
-// TestRestorePrintsNoControls has names in a journal that would steer the terminal.
+// TestRestorePrintsNoControls has names in an undo log that would steer the terminal.
 func TestRestorePrintsNoControls(t *testing.T) {
 	t.Parallel()
 	const steer = "\x1b]0;owned\x07\x1b[2J"
@@ -395,8 +397,8 @@ func TestRestorePrintsNoControls(t *testing.T) {
 		"path":    func(s string) string { return strings.ReplaceAll(s, "sys/cpu.weight", "etc/"+inJSON(steer)) },
 		"link":    func(s string) string { return strings.ReplaceAll(s, "sys/cpu.weight", "../"+inJSON(steer)) },
 	} {
-		dir, journal := deadRun(t, "b1")
-		text, err := os.ReadFile(journal)
+		dir, undoLog := deadRun(t, "b1")
+		text, err := os.ReadFile(undoLog)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -405,7 +407,7 @@ func TestRestorePrintsNoControls(t *testing.T) {
 		if what == "program" {
 			changed = strings.Replace(changed, `"boot":"b1"`, `"boot":"b0"`, 1)
 		}
-		if err := os.WriteFile(journal, []byte(changed), 0o600); err != nil {
+		if err := os.WriteFile(undoLog, []byte(changed), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{{"--dry-run"}, nil} {
@@ -420,7 +422,7 @@ func TestRestorePrintsNoControls(t *testing.T) {
 // TestErrorsPrintNoControls has an error name what would steer the terminal.
 func TestErrorsPrintNoControls(t *testing.T) {
 	t.Parallel()
-	_, _, errs := runRestore("--root", t.TempDir(), "--journal", "/absent/\x1b[2J\x07owned")
+	_, _, errs := runRestore("--root", t.TempDir(), "--undo-logs", "/absent/\x1b[2J\x07owned")
 	if !strings.Contains(errs, "owned") || strings.ContainsAny(errs, "\x1b\x07") {
 		t.Errorf("%q", errs)
 	}

@@ -148,8 +148,7 @@ func unreadable(root *kernel.Root, group string) string {
 func populated(root fs.FS, dir string) (found bool) {
 	_ = fs.WalkDir(root, dir, func(name string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			text, _ := fs.ReadFile(root, path.Join(name, "cgroup.procs"))
-			if found = len(text) > 0; found {
+			if found, _ = kernel.HasProcs(root, name); found {
 				return fs.SkipAll
 			}
 		}

@@ -146,7 +146,7 @@ func Rooms() []Room {
 		{Path: "internal/jsonschema"},
 		{Path: "internal/layers"},
 		{Path: "internal/debian"},
-		{Path: "internal/testbox"},
+		{Path: "internal/testbox", May: []string{"kernel"}},
 		{Path: "internal/vmtest", May: []string{"cpuset"}},
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
 		{Path: "kube/image"},

@@ -168,8 +168,8 @@ func (h *Host) mayHost(dir string) bool {
 func (h *Host) isTop(dir string) bool { return !h.exists(dir + "/cgroup.type") }
 
 func (h *Host) populated(dir string) bool {
-	text, err := fs.ReadFile(h.root.FS(), dir+"/cgroup.procs")
-	return err == nil && len(strings.TrimSpace(string(text))) > 0
+	has, err := kernel.HasProcs(h.root.FS(), dir)
+	return err == nil && has
 }
 
 func (h *Host) offered(dir string) []string {

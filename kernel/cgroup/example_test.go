@@ -51,11 +51,11 @@ func squeeze() (err error) {
 	}
 
 	// From here on it is what a program does.
-	journal, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run"), "example")
+	undoLog, err := kernel.CreateUndoLog(root, filepath.Join(dir, "run"), "example")
 	if err != nil {
 		return err
 	}
-	defer journal.Close()
+	defer undoLog.Close()
 	host, err := cgroup.Detect(root)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func squeeze() (err error) {
 		return err
 	}
 	fmt.Println(plan)
-	remove, err := kernel.Apply(root, plan, journal)
+	remove, err := kernel.Apply(root, plan, undoLog)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func squeeze() (err error) {
 		if err != nil {
 			return err
 		}
-		detach, err := kernel.Apply(root, plan, journal)
+		detach, err := kernel.Apply(root, plan, undoLog)
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func squeeze() (err error) {
 		return err
 	}
 	fmt.Println(plan)
-	undo, err := kernel.Apply(root, plan, journal)
+	undo, err := kernel.Apply(root, plan, undoLog)
 	if err != nil {
 		return err
 	}

@@ -241,18 +241,15 @@ func (g Group) Attach(pid int) (kernel.Plan, error) {
 }
 
 // Procs returns the processes in the group itself, not in its children, in
-// rising order: those of any hierarchy. ok is false if the group does not exist.
+// rising order: those of any hierarchy. ok is false if the group does not exist. For a
+// threaded group the error is a *kernel.NotSupportedError (see kernel.ReadProcs).
 func (g Group) Procs() (pids []int, ok bool, err error) {
 	for _, p := range g.base.parts {
-		text, present, err := g.base.host.read(g.dir(p) + "/cgroup.procs")
-		if err != nil {
+		some, err := kernel.ReadProcs(g.base.host.root.FS(), g.dir(p))
+		if kernel.IgnoreAbsent(err) != nil {
 			return nil, false, fmt.Errorf("processes of group %q: %w", g.rel, err)
 		}
-		some, err := parsePIDs(text)
-		if err != nil {
-			return nil, false, fmt.Errorf("processes of group %q: %w", g.rel, err)
-		}
-		ok = ok || present
+		ok = ok || err == nil
 		pids = append(pids, some...)
 	}
 	slices.Sort(pids)

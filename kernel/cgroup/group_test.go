@@ -499,6 +499,40 @@ func killGroup(t *testing.T, s site, byParent bool) {
 	}
 }
 
+// A threaded group keeps nobody from killing the group around it, which lists its processes.
+func TestKillAroundThreaded(t *testing.T) {
+	t.Parallel()
+	s := fakeSite(t, fakekernel.V2())
+	g := s.group(t)
+	plan, err := g.Attach(s.process(t))
+	s.apply(t, plan, err)
+	threads := g.Child("threads").Dirs()
+	if err := s.fake.Mkdir(threads[0]); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.fake.Rmdir(threads[0]); err != nil {
+			t.Error(err)
+		}
+	})
+	s.root.Files = &fakekernel.Threaded{Kernel: s.fake, Dirs: threads}
+	if pids, err := Processes(s.root.FS(), g.Dirs()[0]); err != nil || len(pids) != 1 {
+		t.Errorf("processes: %v, %v", pids, err)
+	}
+	if _, err := Processes(s.root.FS(), threads[0]); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("processes of the threaded group: %v", err)
+	}
+	if err := g.Child("threads").Kill(t.Context()); !errors.Is(err, kernel.ErrNotSupported) {
+		t.Errorf("the threaded group killed: %v", err)
+	}
+	if err := g.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if pids, _, err := g.Procs(); err != nil || len(pids) > 0 {
+		t.Errorf("still there: %v, %v", pids, err)
+	}
+}
+
 // undead is a kernel whose processes do not die.
 type undead struct {
 	*fakekernel.Kernel

@@ -77,8 +77,8 @@ func (g Group) killable() ([]int, error) {
 			return nil, err
 		}
 		some, _, err := group.Procs()
-		if err != nil {
-			return nil, err
+		if err != nil && (group == g || !errors.Is(err, kernel.ErrNotSupported)) {
+			return nil, err // a group above lists those of a threaded one
 		}
 		pids = append(pids, some...)
 		below, err := group.children()

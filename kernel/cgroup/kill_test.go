@@ -71,7 +71,7 @@ func (s suicidal) Rmdir(name string) error {
 // victim changes the settings of an existing group, makes one below, moves a
 // process there, and undoes all of it, unless it dies.
 func victim(args []string) error {
-	dir, layout, journalDir, group, pidText, atText, when := args[0], args[1], args[2], args[3], args[4], args[5], args[6]
+	dir, layout, undoLogDir, group, pidText, atText, when := args[0], args[1], args[2], args[3], args[4], args[5], args[6]
 	pid, err := strconv.Atoi(pidText)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func victim(args []string) error {
 		files = fakekernel.Open(dir, victimLayouts[layout])
 	}
 	root = kernel.NewRoot(dir, suicidal{files, at, when == "after", new(int)})
-	journal, err := kernel.CreateUndoLog(root, journalDir, "victim")
+	undoLog, err := kernel.CreateUndoLog(root, undoLogDir, "victim")
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func victim(args []string) error {
 		if err != nil {
 			return err
 		}
-		undo, err := kernel.Apply(root, plan, journal)
+		undo, err := kernel.Apply(root, plan, undoLog)
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func victim(args []string) error {
 			return err
 		}
 	}
-	return journal.Close()
+	return undoLog.Close()
 }
 
 func TestSIGKILL(t *testing.T) {
@@ -172,10 +172,10 @@ func killEverywhere(t *testing.T, exe, layout string, s site) {
 	for at := 1; ; at++ {
 		done := 0
 		for _, when := range []string{"before", "after"} {
-			journals := memoryDir(t)
+			undoLogs := memoryDir(t)
 			cmd := exec.Command(exe)
 			cmd.Env = append(os.Environ(), victimEnv+"="+strings.Join(
-				[]string{s.root.Name(), layout, journals, s.name, itoa(pid), itoa(at), when}, " "))
+				[]string{s.root.Name(), layout, undoLogs, s.name, itoa(pid), itoa(at), when}, " "))
 			out, err := cmd.CombinedOutput()
 			status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 			switch {
@@ -184,7 +184,7 @@ func killEverywhere(t *testing.T, exe, layout string, s site) {
 			case !status.Signaled() || status.Signal() != syscall.SIGKILL:
 				t.Fatalf("change %d: %v\n%s", at, err, out)
 			}
-			report, err := kernel.Restore(s.root, journals)
+			report, err := kernel.Restore(s.root, undoLogs)
 			if err != nil {
 				t.Fatalf("%s change %d: %v", when, at, err)
 			}

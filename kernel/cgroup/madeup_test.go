@@ -103,7 +103,7 @@ func TestAddingAKnob(t *testing.T) {
 				t.Errorf("%s: tier %s is accepted", name, bad)
 			}
 		}
-		ledger, err := kernel.OpenUndoLog(s.root, filepath.Join(t.TempDir(), "ledger"), "test")
+		log, err := kernel.OpenUndoLog(s.root, filepath.Join(t.TempDir(), "log"), "test")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestAddingAKnob(t *testing.T) {
 		write := func(value string) error {
 			plan, err := g.Plan(knob.Settings{id: value})
 			if err == nil {
-				_, err = kernel.Apply(s.root, plan, ledger)
+				_, err = kernel.Apply(s.root, plan, log)
 			}
 			return err
 		}
@@ -141,7 +141,7 @@ func TestAddingAKnob(t *testing.T) {
 			for _, u := range desired.Diff(from, map[string]desired.Values{"a": want.Of("a")}) {
 				for _, c := range u.Changes {
 					if c.Claim == nil {
-						_, err = ledger.Undo(func(kernel.Step) bool { return true })
+						_, err = log.Undo(func(kernel.Step) bool { return true })
 					} else {
 						err = write(c.Claim.Value)
 					}
@@ -184,11 +184,11 @@ func TestAddingAKnob(t *testing.T) {
 				}
 			}
 		}
-		items, err := ledger.Undo(func(kernel.Step) bool { return true })
+		items, err := log.Undo(func(kernel.Step) bool { return true })
 		if err != nil || len(items) != 1 || items[0].Outcome != kernel.Changed || shown() != "9" {
 			t.Errorf("%s: undoing what is somebody else's: %v, %v", name, items, err)
 		}
-		if err := ledger.Close(); err != nil {
+		if err := log.Close(); err != nil {
 			t.Error(err)
 		}
 	}

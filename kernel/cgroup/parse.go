@@ -75,19 +75,3 @@ func ParseMembership(text string) ([]Membership, error) {
 	}
 	return all, nil
 }
-
-// parsePIDs reads cgroup.procs: a process id per line. Processes of another
-// pid namespace are shown as 0 and left out.
-func parsePIDs(text string) ([]int, error) {
-	var pids []int
-	for _, word := range strings.Fields(text) {
-		pid, err := strconv.Atoi(word)
-		if err != nil || pid < 0 {
-			return nil, fmt.Errorf("cgroup.procs %q: not a process id", word)
-		}
-		if pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}

@@ -75,19 +75,6 @@ func TestParseMembership(t *testing.T) {
 	}
 }
 
-func TestParsePIDs(t *testing.T) {
-	t.Parallel()
-	got, err := parsePIDs("12\n0\n7\n")
-	if err != nil || !cmp.Equal(got, []int{12, 7}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, text := range []string{"x", "-1", "1 2x"} {
-		if got, err := parsePIDs(text); err == nil {
-			t.Errorf("%q: %v, want an error", text, got)
-		}
-	}
-}
-
 func FuzzReadMounts(f *testing.F) {
 	f.Add("31 30 0:27 /a /sys/fs/cgroup\\040x rw,nosuid shared:5 master:2 - cgroup2 cgroup2 rw,nsdelegate\n")
 	f.Add("33 30 0:29 /../.. /x ro - cgroup cpuset rw,cpuset")
@@ -119,18 +106,6 @@ func FuzzParseMembership(f *testing.F) {
 				if dir, ok := h.dirOf(m.Path); ok && dir != "x" && dir[:2] != "x/" {
 					t.Errorf("dirOf(%q) = %q", m.Path, dir)
 				}
-			}
-		}
-	})
-}
-
-func FuzzParsePIDs(f *testing.F) {
-	f.Add("1\n2\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		pids, err := parsePIDs(text)
-		for _, pid := range pids {
-			if err == nil && pid <= 0 {
-				t.Error(pid)
 			}
 		}
 	})

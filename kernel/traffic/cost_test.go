@@ -15,9 +15,9 @@ import (
 )
 
 // datagrams says how many nanoseconds one took, each time that it is told how many to send.
-func datagrams(group, address string) {
-	must(os.WriteFile("/"+group+"/cgroup.procs", []byte("0"), 0))
-	c, err := net.Dial("udp4", address)
+func datagrams(group string) {
+	must(testbox.Join(group))
+	c, err := ends.Dial("udp4", port)
 	must(err)
 	fmt.Println("ready")
 	b := make([]byte, packetBytes)
@@ -73,7 +73,7 @@ func testPacketCost(t *testing.T) {
 		{"mark and edt", func() error { return divide(EDT) }, func() error { return join(EDT) }, nil},
 		{"mark and htb", func() error { return divide(HTB) }, func() error { return join(HTB) }, nil},
 	}
-	sender := testbox.Self(t, roleEnv, fmt.Sprintf("%s %s %s:%d", gramRole, group, farEnd.Addr(), port), 0)
+	sender := testbox.Self(t, roleEnv, gramRole+" "+group, 0)
 	in, err := sender.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

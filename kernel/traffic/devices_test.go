@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -255,15 +254,10 @@ func (b *bed) throughFiles(own *os.File) {
 // throughRates has the sink's group be held to a rate through its device, and through no other.
 func (b *bed) throughRates() {
 	b.Helper()
-	far, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.sink.Process.Pid))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer far.Close()
 	// One thread is there from now on to the end: processes die with the thread that started them.
 	calls, errs := make(chan func() error), make(chan error, 1)
 	go func() {
-		errs <- netlink.In(far, func() error {
+		errs <- netlink.In(b.far.Namespace, func() error {
 			errs <- nil
 			for call := range calls {
 				errs <- call()

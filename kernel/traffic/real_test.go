@@ -1,16 +1,13 @@
 package traffic
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -26,6 +23,7 @@ import (
 	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 )
 
 // The roles of processes of this test binary.
@@ -33,8 +31,8 @@ const (
 	roleEnv  = "BERTH_TEST_TRAFFIC"
 	testRole = "test" // the test itself, in a network namespace of its own
 	sinkRole = "sink" // takes what is sent to two ports, in another one
-	sendRole = "send" // sends to an address from a control group, as much as it can
-	gramRole = "gram" // sends datagrams to an address from a control group, as many as it is told
+	sendRole = "send" // sends to a port from a control group, as much as it can
+	gramRole = "gram" // sends datagrams from a control group, as many as it is told
 )
 
 func TestMain(m *testing.M) {
@@ -42,11 +40,12 @@ func TestMain(m *testing.M) {
 	case sinkRole:
 		sink(arg)
 	case sendRole:
-		group, address, _ := strings.Cut(arg, " ")
-		send(group, address)
+		group, text, _ := strings.Cut(arg, " ")
+		to, err := strconv.Atoi(text)
+		must(err)
+		send(group, to)
 	case gramRole:
-		group, address, _ := strings.Cut(arg, " ")
-		datagrams(group, address)
+		datagrams(arg)
 	default:
 		os.Exit(m.Run())
 	}
@@ -59,44 +58,40 @@ func must(err error) {
 	}
 }
 
-// The ends of the link.
 const nearDevice, farDevice = "veth0", "veth1"
 
-var nearEnd, farEnd = netip.MustParsePrefix("10.99.0.1/24"), netip.MustParsePrefix("10.99.0.2/24")
+// ends is the link of a bed.
+var ends = testbox.Link{
+	Near: testbox.End{Device: nearDevice, Address: netip.MustParsePrefix("10.99.0.1/24")},
+	Far:  testbox.End{Device: farDevice, Address: netip.MustParsePrefix("10.99.0.2/24")}, AddPair: AddPair, Up: Up,
+}
 
 const port = 7400
 
-// sink tells on standard output how many bytes came to each port, and between which two instants
-// it looked, when it reads a line. The kernel counts them, as the sink may be without a CPU while
-// they come. It is in a control group, "" in that of its parent.
+// sink answers how many bytes came to each port, and between which two instants it looked. The
+// kernel counts them, as the sink may be without a CPU while they come. It is in a control group,
+// "" in that of its parent.
 func sink(group string) {
 	if group != "" {
-		must(os.WriteFile("/"+group+"/cgroup.procs", []byte("0"), 0))
+		must(testbox.Join(group))
 	}
-	fmt.Println("made")
-	_, _ = fmt.Scanln() // the link is there
-	must(Up(farDevice, farEnd))
-	unread, err := net.ListenPacket("udp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port))
+	unread, err := net.ListenPacket("udp4", fmt.Sprintf(":%d", port))
 	must(err)
 	defer unread.Close()
 	var conns [2]atomic.Pointer[net.TCPConn]
+	ports := map[int]func(*net.TCPConn){}
 	for i := range conns {
-		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", farEnd.Addr(), port+i))
-		must(err)
-		go func() {
-			c, err := l.Accept()
-			must(err)
-			conns[i].Store(c.(*net.TCPConn))
-			for b := make([]byte, 256<<10); err == nil; {
+		ports[port+i] = func(c *net.TCPConn) {
+			conns[i].Store(c)
+			for b, err := make([]byte, 256<<10), error(nil); err == nil; {
 				_, err = c.Read(b)
 			}
-		}()
+		}
 	}
-	fmt.Println("listens")
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+	must(ends.Serve(ports, func() string {
 		before := time.Now().UnixNano()
-		fmt.Println(received(conns[0].Load()), received(conns[1].Load()), before, time.Now().UnixNano())
-	}
+		return fmt.Sprint(received(conns[0].Load()), received(conns[1].Load()), before, time.Now().UnixNano())
+	}))
 }
 
 // received is how many bytes came by a connection, 0 before there is one.
@@ -112,9 +107,9 @@ func received(c *net.TCPConn) uint64 {
 	return info.Bytes_received
 }
 
-func send(group, address string) {
-	must(os.WriteFile("/"+group+"/cgroup.procs", []byte("0"), 0))
-	c, err := net.Dial("tcp4", address)
+func send(group string, to int) {
+	must(testbox.Join(group))
+	c, err := ends.Dial("tcp4", to)
 	must(err)
 	fmt.Println("sends")
 	b := make([]byte, 64<<10)
@@ -149,10 +144,8 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 type bed struct {
 	*testing.T
 	root   *kernel.Root
-	sink   *exec.Cmd
-	in     io.Writer
-	out    *bufio.Scanner
-	groups []string // of cgroup v2
+	far    *testbox.Far // the sink
+	groups []string     // of cgroup v2
 }
 
 // newBed makes one, the sink in the second of its groups if sinkInGroup is true.
@@ -162,20 +155,12 @@ func newBed(t *testing.T, sinkInGroup bool) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{T: t, root: Over(root)}
-	text, err := fs.ReadFile(root.FS(), "proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mounts, err := kernel.ParseMounts(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := slices.IndexFunc(mounts, func(m kernel.Mount) bool { return m.Type == "cgroup2" && !m.ReadOnly })
-	if at < 0 {
+	tree := cgroup.Unified(root.FS())
+	if tree == "" {
 		t.Skip("no cgroup v2")
 	}
 	for i := range 2 {
-		group := fmt.Sprintf("%s/berth-traffic-%d-%d", mounts[at].Dir, os.Getpid(), i)
+		group := fmt.Sprintf("%s/berth-traffic-%d-%d", tree, os.Getpid(), i)
 		testbox.Group(t, group)
 		b.groups = append(b.groups, group)
 	}
@@ -183,42 +168,14 @@ func newBed(t *testing.T, sinkInGroup bool) *bed {
 	if sinkInGroup {
 		role += " " + b.groups[1]
 	}
-	b.sink = testbox.Self(t, roleEnv, role, syscall.CLONE_NEWNET)
-	in, err := b.sink.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.in, b.out = in, testbox.Start(t, b.sink)
-	far, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.sink.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer far.Close()
-	if err := AddPair(nearDevice, farDevice, far); errors.Is(err, kernel.ErrNotSupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	if err := Up(nearDevice, nearEnd); err != nil {
-		t.Fatal(err)
-	}
-	b.tell()
+	b.far = ends.Open(t, roleEnv, role)
 	return b
 }
 
 // send starts a sender in a group.
 func (b *bed) send(group string, port int) {
 	b.Helper()
-	testbox.Start(b, testbox.Self(b, roleEnv, fmt.Sprintf("%s %s %s:%d", sendRole, group, farEnd.Addr(), port), 0))
-}
-
-// tell has the sink say something.
-func (b *bed) tell() string {
-	b.Helper()
-	if _, err := fmt.Fprintln(b.in); err != nil || !b.out.Scan() {
-		b.Fatal("the sink ended: ", err)
-	}
-	return b.out.Text()
+	testbox.Start(b, testbox.Self(b, roleEnv, fmt.Sprintf("%s %s %d", sendRole, group, port), 0))
 }
 
 // rates is what came to each port, in bits per second of payload, over a while or longer: at least that.
@@ -226,7 +183,7 @@ func (b *bed) rates(over time.Duration) (rates [2]float64) {
 	b.Helper()
 	var was, is [4]float64
 	for i, at := range []*[4]float64{&was, &is} {
-		if _, err := fmt.Sscan(b.tell(), &at[0], &at[1], &at[2], &at[3]); err != nil {
+		if _, err := fmt.Sscan(b.far.Ask(), &at[0], &at[1], &at[2], &at[3]); err != nil {
 			b.Fatal(err)
 		}
 		if i == 0 {

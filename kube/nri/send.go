@@ -200,8 +200,8 @@ func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), bu
 		file = "cpuset.effective_cpus"
 	}
 	busy = func(group string) bool {
-		text, _ := fs.ReadFile(root.FS(), path.Join(h.Dir, group, "cgroup.procs"))
-		return len(strings.Fields(string(text))) > 0
+		has, err := kernel.HasProcs(root.FS(), path.Join(h.Dir, group))
+		return err == nil && has
 	}
 	effective = func(group string) (cpuset.Set, bool) {
 		text, err := fs.ReadFile(root.FS(), path.Join(h.Dir, group, file))

@@ -55,7 +55,7 @@ func miniature(t *testing.T, service, command, figures string) (*Result, lab.Opt
 	if err := r.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	return r, lab.Options{Exe: os.Args[0], Dir: t.TempDir(), JournalDir: t.TempDir(), Unprivileged: true}
+	return r, lab.Options{Exe: os.Args[0], Dir: t.TempDir(), UndoLogDir: t.TempDir(), Unprivileged: true}
 }
 
 func TestRun(t *testing.T) {

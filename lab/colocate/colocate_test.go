@@ -265,7 +265,7 @@ func miniature() *Experiment {
 
 // options are those of a run in a folder by this binary, without control groups.
 func options(dir string) lab.Options {
-	return lab.Options{Exe: os.Args[0], Dir: dir, JournalDir: filepath.Join(dir, "journal"), Unprivileged: true}
+	return lab.Options{Exe: os.Args[0], Dir: dir, UndoLogDir: filepath.Join(dir, "undo"), Unprivileged: true}
 }
 
 // run runs it, unless this machine has one CPU.

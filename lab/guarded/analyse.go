@@ -269,7 +269,7 @@ func (f Fault) answer() string {
 	case f.Decoy:
 		return f.Truth.String()
 	}
-	return f.Truth.String() + ": " + f.culprits()[0]
+	return f.Truth.String() + ": " + f.antagonists()[0]
 }
 
 func (f Finding) answer() string {

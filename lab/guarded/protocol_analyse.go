@@ -252,7 +252,7 @@ func (a *ProtocolAnalysis) onsets(q *Quadruple) {
 				o.Refused++
 			}
 		}
-		for _, who := range q.fault.culprits() {
+		for _, who := range q.fault.antagonists() {
 			o.InForce = o.InForce || slices.ContainsFunc(p.Changed, func(c string) bool { return strings.HasPrefix(c, who+" ") })
 		}
 		a.Onsets = append(a.Onsets, o)

@@ -57,6 +57,37 @@ func bins(from, to float64, n int) (first, last int) {
 	return min(first, max(last, 0)), max(last, 0)
 }
 
+// part is what one of the four periods of a quadruplet comes to.
+type part struct {
+	log, whole float64   // p99: the logarithm of that of what was not rejected; of all requests
+	moved      []float64 // the covariates
+	share      float64   // of the bins used
+	queued     bool      // so many were not answered that the p99 is not known
+	empty      bool      // no request is left
+}
+
+func (q *Quadruplet) part(p Protocol, out []bool, first, last int) (of part) {
+	var kept, all []int64
+	n, unanswered := 0, 0
+	for b := first; b < last; b++ {
+		all, unanswered = append(all, q.Bins[b].Response...), unanswered+q.Bins[b].unanswered(time.Duration(len(q.Bins)-b)*binLength)
+		if b < len(out) && out[b] {
+			continue
+		}
+		kept = append(kept, q.Bins[b].Response...)
+		n++
+	}
+	if last > first {
+		of.share = float64(n) / float64(last-first)
+	}
+	of.queued, of.empty = stats.AtLeast(unanswered, len(all), 99), len(kept) == 0
+	of.log, of.whole = math.Log(p99(kept)), p99(all)
+	for _, name := range p.Covariates {
+		of.moved = append(of.moved, covariate(name, q, first, last, len(all)))
+	}
+	return of
+}
+
 // quadruple takes a quadruplet's figures. What is rejected is so before anybody asks for its arm.
 func quadruple(q *Quadruplet, p Protocol) Quadruple {
 	fault, _ := FaultNamed(q.Fault)
@@ -64,44 +95,27 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 	s := Quadruple{Cell: q.Cell, Block: q.Block, Arm: q.Arm, Out: q.late(washout), fault: fault, of: q}
 	s.invalid = s.Out != ""
 	out := p.Reject.rejected(q.Machine)
-	var logs, whole [4]float64
-	var moved [4][]float64
+	var parts [4]part
 	var left, used [2]float64
 	for i, period := range q.Periods {
 		first, last := bins(period.From+washout, period.To, len(q.Bins))
-		var kept, all []int64
-		n, unanswered := 0, 0
-		for b := first; b < last; b++ {
-			all, unanswered = append(all, q.Bins[b].Response...), unanswered+q.Bins[b].unanswered(time.Duration(len(q.Bins)-b)*binLength)
-			if b < len(out) && out[b] {
-				continue
-			}
-			kept = append(kept, q.Bins[b].Response...)
-			n++
-		}
-		share := 0.0
-		if last > first {
-			share = float64(n) / float64(last-first)
-		}
+		of := q.part(p, out, first, last)
+		parts[i] = of
 		side := 0
 		if q.second(i) {
 			side = 1
 		}
-		left[side] += share / 2
-		if stats.AtLeast(unanswered, len(all), 99) {
+		left[side] += of.share / 2
+		if of.queued {
 			if s.queued = true; !s.invalid {
 				s.Out = queuedWords
 			}
 		}
-		if share < 1-p.Reject.Most && s.Out == "" {
-			s.Out = fmt.Sprintf("%.0f %% of period %d were disturbed", 100*(1-share), i+1)
+		if of.share < 1-p.Reject.Most && s.Out == "" {
+			s.Out = fmt.Sprintf("%.0f %% of period %d were disturbed", 100*(1-of.share), i+1)
 		}
-		if len(kept) == 0 && s.Out == "" {
+		if of.empty && s.Out == "" {
 			s.Out = fmt.Sprintf("period %d has no requests", i+1)
-		}
-		logs[i], whole[i] = math.Log(p99(kept)), p99(all)
-		for _, name := range p.Covariates {
-			moved[i] = append(moved[i], covariate(name, q, first, last, len(all)))
 		}
 		used[side] += work(fault, q, period, washout) / 2
 		s.others[side] += q.others(first, last) / 2
@@ -111,23 +125,29 @@ func quadruple(q *Quadruplet, p Protocol) Quadruple {
 		s.Out, s.invalid = "it has no four periods", true
 		return s
 	}
+	s.compare(parts)
+	return s
+}
+
+// compare takes the ratios of B over A, each period with the one beside it.
+func (s *Quadruple) compare(parts [4]part) {
+	q := s.of
 	for pair := range 2 {
 		b, alone := 2*pair, 2*pair+1
 		if !q.second(b) {
 			b, alone = alone, b
 		}
-		s.pairs[pair] = logs[b] - logs[alone]
-		s.RatioAll += (math.Log(whole[b]) - math.Log(whole[alone])) / 2
-		s.excess += q.slower(q.Periods[b], whole[alone]) / 2
-		s.P99[0] += logs[alone] / 2
-		s.P99[1] += logs[b] / 2
-		for i := range p.Covariates {
-			s.moved[pair] = append(s.moved[pair], moved[b][i]-moved[alone][i])
+		s.pairs[pair] = parts[b].log - parts[alone].log
+		s.RatioAll += (math.Log(parts[b].whole) - math.Log(parts[alone].whole)) / 2
+		s.excess += q.slower(q.Periods[b], parts[alone].whole) / 2
+		s.P99[0] += parts[alone].log / 2
+		s.P99[1] += parts[b].log / 2
+		for i, moved := range parts[b].moved {
+			s.moved[pair] = append(s.moved[pair], moved-parts[alone].moved[i])
 		}
 	}
 	s.P99 = []float64{exp(s.P99[0]), exp(s.P99[1])}
 	s.Ratio, s.RatioAll = exp((s.pairs[0]+s.pairs[1])/2), exp(s.RatioAll)
-	return s
 }
 
 // unanswered is how many requests were not answered when so much time was over from the bin's start

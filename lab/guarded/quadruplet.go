@@ -369,7 +369,7 @@ func (q *quadrupletRun) act(ctx context.Context) (off func() error, err error) {
 		off = func() error { return q.guard.SetMode(context.WithoutCancel(ctx), control.Observe) }
 		return off, q.guard.SetMode(ctx, control.Enforce)
 	case Hand:
-		for _, who := range q.fault.culprits() {
+		for _, who := range q.fault.antagonists() {
 			if who == detect.Outside {
 				continue // no hand sets a group idle that is none
 			}

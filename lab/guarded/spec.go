@@ -158,10 +158,10 @@ func (f Fault) guilty(suspect string) bool {
 	if f.Decoy {
 		return false
 	}
-	return slices.Contains(f.culprits(), suspect)
+	return slices.Contains(f.antagonists(), suspect)
 }
 
-func (f Fault) culprits() []string {
+func (f Fault) antagonists() []string {
 	if f.Guilty == nil && !f.None {
 		return []string{lab.Neighbour}
 	}
@@ -173,7 +173,7 @@ func (f Fault) right(answer string) bool {
 	if answer == f.answer() || slices.Contains(f.Also, answer) {
 		return true
 	}
-	return !f.None && !f.Decoy && slices.ContainsFunc(f.culprits(), func(who string) bool { return answer == f.Truth.String()+": "+who })
+	return !f.None && !f.Decoy && slices.ContainsFunc(f.antagonists(), func(who string) bool { return answer == f.Truth.String()+": "+who })
 }
 
 // Faults lists them.

@@ -68,7 +68,7 @@ func TestRunAndResume(t *testing.T) {
 	dir := t.TempDir()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	opt := lab.Options{Exe: os.Args[0], Dir: filepath.Join(dir, "run"), JournalDir: dir, Unprivileged: true}
+	opt := lab.Options{Exe: os.Args[0], Dir: filepath.Join(dir, "run"), UndoLogDir: dir, Unprivileged: true}
 	if err := os.Mkdir(opt.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestRealPrograms(t *testing.T) {
 			r.Experiment.Tenants, r.Experiment.Kernels, r.Experiment.Programs = []string{"small"}, nil, []Program{p}
 			r.Experiment.Blocks, r.Experiment.Rate, r.Experiment.Demand = 2, 200, 0.05
 			dir := t.TempDir()
-			if err := r.Run(t.Context(), lab.Options{Exe: os.Args[0], Dir: dir, JournalDir: t.TempDir(), Unprivileged: os.Geteuid() != 0}); err != nil {
+			if err := r.Run(t.Context(), lab.Options{Exe: os.Args[0], Dir: dir, UndoLogDir: t.TempDir(), Unprivileged: os.Geteuid() != 0}); err != nil {
 				t.Fatal(err)
 			}
 			if len(r.Skipped) > 0 {

@@ -69,7 +69,7 @@ func miniature() *Experiment {
 // can be no control groups.
 func options(t *testing.T, dir string) lab.Options {
 	t.Helper()
-	opt := lab.Options{Exe: os.Args[0], Dir: dir, JournalDir: filepath.Join(dir, "journal")}
+	opt := lab.Options{Exe: os.Args[0], Dir: dir, UndoLogDir: filepath.Join(dir, "undo")}
 	root, err := kernel.Open("/")
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kernel.Restore(root, opt.JournalDir); err != nil { // as berth lab does first
+	if _, err := kernel.Restore(root, opt.UndoLogDir); err != nil { // as berth lab does first
 		t.Fatal(err)
 	}
 	stored := func(rounds int) string {

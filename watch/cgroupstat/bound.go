@@ -1,7 +1,6 @@
 package cgroupstat
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -235,12 +234,6 @@ func Populated(dir string) bool {
 	if text, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil {
 		return !slices.Contains(strings.Split(string(text), "\n"), "populated 0")
 	}
-	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return true
-	}
-	defer f.Close()
-	var some [32]byte
-	n, err := f.Read(some[:])
-	return err != nil && !errors.Is(err, io.EOF) || len(bytes.TrimSpace(some[:n])) > 0
+	has, err := kernel.HasProcs(os.DirFS(dir), ".")
+	return has || err != nil
 }

@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
@@ -38,17 +37,12 @@ func namespaceOf(proc, pid string) string {
 
 // processes are those of a group, some at most.
 func processes(dir string, most int) []string {
-	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return nil
+	pids, _ := kernel.ReadProcs(os.DirFS(dir), ".") // of one that is gone, or threaded, none
+	var names []string
+	for _, pid := range pids[:min(len(pids), most)] {
+		names = append(names, strconv.Itoa(pid))
 	}
-	var pids []string
-	for _, pid := range strings.Fields(string(text)) {
-		if _, err := strconv.ParseUint(pid, 10, 31); err == nil && pid != "0" && len(pids) < most {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	return names
 }
 
 func unsupported(feature, reason, remedy string) error {

@@ -124,19 +124,9 @@ func (p *Programs) readAll(now watch.Time) error {
 	if err != nil {
 		return err
 	}
-	var pids []int
-	for {
-		var word []byte
-		if word, text = kernel.Word(text); len(word) == 0 {
-			break
-		}
-		pid, err := strconv.ParseUint(string(word), 10, 31)
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.list.Path(), err)
-		}
-		if pid > 0 { // 0 is one of another pid namespace
-			pids = append(pids, int(pid))
-		}
+	pids, err := kernel.ParsePIDs(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.list.Path(), err)
 	}
 	p.round++
 	for _, pid := range pids {

@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-// plantedLedger is a guard's ledger that would have root put "owned" into a file, for as
+// plantedLog is a guard's undo log that would have root put "owned" into a file, for as
 // long as that has what it has now.
-func plantedLedger(b *box, file string) string {
+func plantedLog(b *box, file string) string {
 	b.Helper()
 	return fmt.Sprintf(`{"berthJournal":1,"root":"/","boot":%q,"pid":1,"program":"berth guard","started":"2026-01-01T00:00:00Z"}
 {"seq":1,"do":{"op":"write","path":%q,"value":%q,"original":"owned"}}
 `, b.read("/proc/sys/kernel/random/boot_id"), strings.TrimPrefix(file, "/"), b.read(file))
 }
 
-// TestPlantedLedger has a stranger put a guard's ledger where root's guard would look for
+// TestPlantedUndoLog has a stranger put a guard's undo log where root's guard would look for
 // it: the state directory lies where everybody may make directories. Root's file stays as it
 // is, whatever root does.
-func TestPlantedLedger(t *testing.T) {
+func TestPlantedUndoLog(t *testing.T) {
 	boxed(t, func(b *box) {
 		const state, secret = "/var/tmp/berth", "/run/secret"
 		b.write(secret, "root's\n")
@@ -29,8 +29,8 @@ func TestPlantedLedger(t *testing.T) {
 		}
 		b.group(root, "web", "cpu", "cpuset")
 		dir := state + "-guard"
-		ledger := plantedLedger(b, secret)
-		if out, code := b.run(stranger, "sh", "-c", `mkdir -p "$1" && printf %s "$2" >"$1/ledger" && ln -sf "$3" "$1/running.json.new"`, "sh", dir, ledger, secret); code != 0 {
+		text := plantedLog(b, secret)
+		if out, code := b.run(stranger, "sh", "-c", `mkdir -p "$1" && printf %s "$2" >"$1/ledger" && ln -sf "$3" "$1/running.json.new"`, "sh", dir, text, secret); code != 0 {
 			b.Fatal(out)
 		}
 		for _, args := range [][]string{
@@ -44,15 +44,15 @@ func TestPlantedLedger(t *testing.T) {
 				b.Errorf("berth %v: exit status %d\n%s", args, code, out)
 			}
 			if text := b.read(secret); text != "root's" {
-				b.Fatalf("berth %v: the stranger's ledger was followed: %s has %q", args, secret, text)
+				b.Fatalf("berth %v: the stranger's undo log was followed: %s has %q", args, secret, text)
 			}
 		}
 	})
 }
 
-// TestLedgerIsConfined has such a ledger in root's own directory, however it came there: as
+// TestUndoLogIsConfined has such an undo log in root's own directory, however it came there: as
 // a file and as links. Root's file stays as it is, and berth says why.
-func TestLedgerIsConfined(t *testing.T) {
+func TestUndoLogIsConfined(t *testing.T) {
 	boxed(t, func(b *box) {
 		const secret, dir = "/run/secret", "/run/berth/guard"
 		b.write(secret, "root's\n")
@@ -64,9 +64,9 @@ func TestLedgerIsConfined(t *testing.T) {
 			plant func() error
 			says  string
 		}{
-			"a file": {func() error { return os.WriteFile(name, []byte(plantedLedger(b, secret)), 0o600) }, "is in no mounted tree of control groups"},
+			"a file": {func() error { return os.WriteFile(name, []byte(plantedLog(b, secret)), 0o600) }, "is in no mounted tree of control groups"},
 			"a symbolic link": {func() error {
-				b.write("/var/tmp/ledger", plantedLedger(b, secret))
+				b.write("/var/tmp/ledger", plantedLog(b, secret))
 				return os.Symlink("/var/tmp/ledger", name)
 			}, "symbolic link"},
 		} {
