@@ -36,6 +36,13 @@ func knobOf(file string) (k property, ok bool) {
 	return property{row, f, names}, true
 }
 
+// linesOf returns the file of the io controller that has a line for each device, by its base name, if
+// no property is behind it; ok is false for all others.
+func linesOf(file string) (lines *knob.File, ok bool) {
+	row, f := knob.OfFile(file)
+	return f, row != nil && row.Controller == "io" && row.Property == "" && row.Key != nil && f == &row.V2[0]
+}
+
 // property names what is behind a file of a group, for all files that share it.
 func (k property) property(file string) string { return path.Dir(file) + " " + k.properties[0] }
 

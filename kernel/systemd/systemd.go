@@ -245,7 +245,8 @@ func unitError(name string, err error) error {
 // the kernel's file has it.
 func (f *Files) WriteFile(name, data string) error {
 	k, ok := knobOf(path.Base(name))
-	if !ok {
+	lines, isLines := linesOf(path.Base(name))
+	if !ok && !isLines {
 		return f.Files.WriteFile(name, data)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
@@ -257,7 +258,66 @@ func (f *Files) WriteFile(name, data string) error {
 	if !ok {
 		return f.Files.WriteFile(name, data)
 	}
+	if isLines {
+		return unitError(u.name, f.setLine(ctx, u, lines, name, data))
+	}
 	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
+}
+
+// accounting is the property by which systemd leaves a unit the io controller.
+const accounting = "IOAccounting"
+
+// setLine writes the line of a device. systemd leaves lines alone that it was not told of, but takes
+// the controller away where no property needs it: so the unit is accounted for as long as there are
+// lines. After a kill it stays so.
+func (f *Files) setLine(ctx context.Context, u unit, lines *knob.File, name, data string) error {
+	account := func(on bool) error {
+		bus, err := f.connect(ctx)
+		if err != nil {
+			return err
+		}
+		return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
+	}
+	unsets := strings.HasSuffix(strings.TrimSpace(data), " "+lines.Unset)
+	switch {
+	case unsets:
+	case !u.active:
+		return f.Files.WriteFile(name, data) // says that there is no group
+	default:
+		bus, err := f.connect(ctx)
+		if err != nil {
+			return err
+		}
+		is, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, accounting)
+		if err != nil {
+			return err
+		}
+		if on, _ := is.Value.Value().(bool); !on {
+			if err := account(true); err != nil {
+				return err
+			}
+			f.given.Store(u.name+" "+accounting, true)
+			f.bare.Store(path.Dir(name), true)
+		}
+		for deadline := time.Now().Add(f.patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+			if _, err := fs.Stat(f.Files.FS(), name); !gone(err) {
+				break
+			}
+		}
+	}
+	err := f.Files.WriteFile(name, data)
+	if gone(err) && unsets {
+		err = nil // with its controller
+	}
+	if _, given := f.given.Load(u.name + " " + accounting); err != nil || !unsets || !given {
+		return err
+	}
+	left, err := fs.ReadFile(f.Files.FS(), name)
+	if err != nil && !gone(err) || strings.TrimSpace(string(left)) != "" {
+		return err
+	}
+	f.given.Delete(u.name + " " + accounting)
+	return account(false)
 }
 
 // set sets the properties behind a file. A cpuset that is to be empty first gets
