@@ -8,7 +8,8 @@
 // place that decides who writes a group, and plans, undo logs and undoing
 // need not know: undoing writes the original value, and the one that a group
 // has by default unsets the property. The runtime drop-in, then without effect,
-// stays below /run/systemd until reboot.
+// stays below /run/systemd until reboot. Limits of one device (io.max) are written to the
+// file of a unit that is accounted for meanwhile (IOAccounting): systemd leaves those alone.
 //
 // Only cgroup v2 at /sys/fs/cgroup is looked at, and only units of the manager
 // that Files are connected to: a user's units belong to the user's own.
