@@ -36,11 +36,19 @@ func knobOf(file string) (k property, ok bool) {
 	return property{row, f, names}, true
 }
 
-// linesOf returns the file of the io controller that has a line for each device, by its base name, if
-// no property is behind it; ok is false for all others.
-func linesOf(file string) (lines *knob.File, ok bool) {
-	row, f := knob.OfFile(file)
-	return f, row != nil && row.Controller == "io" && row.Property == "" && row.Key != nil && f == &row.V2[0]
+// ioMax is the file of limits that a group has with the io controller.
+const ioMax = "io.max"
+
+// lineOf reports whether a text is the line of a device in a file of the io controller, by its base
+// name, and whether it says that there is none.
+func lineOf(file, text string) (unsets, ok bool) {
+	device, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	for _, k := range knob.All() {
+		if k.Controller == "io" && k.Key != nil && k.Key(device) == nil && k.V2[0].Name == file {
+			return rest == k.V2[0].Unset, true
+		}
+	}
+	return false, false
 }
 
 // property names what is behind a file of a group, for all files that share it.

@@ -246,8 +246,8 @@ func unitError(name string, err error) error {
 // the kernel's file has it.
 func (f *Files) WriteFile(name, data string) error {
 	k, ok := knobOf(path.Base(name))
-	lines, isLines := linesOf(path.Base(name))
-	if !ok && !isLines {
+	unsets, isLine := lineOf(path.Base(name), data)
+	if !ok && !isLine {
 		return f.Files.WriteFile(name, data)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
@@ -259,8 +259,8 @@ func (f *Files) WriteFile(name, data string) error {
 	if !ok {
 		return f.Files.WriteFile(name, data)
 	}
-	if isLines {
-		return unitError(u.name, f.setLine(ctx, u, lines, name, data))
+	if isLine {
+		return unitError(u.name, f.setLine(ctx, u, name, data, unsets))
 	}
 	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
 }
@@ -271,7 +271,7 @@ const accounting = "IOAccounting"
 // setLine writes the line of a device. systemd leaves lines alone that it was not told of, but takes
 // the controller away where no property needs it: so the unit is accounted for as long as there are
 // lines. After a kill it stays so.
-func (f *Files) setLine(ctx context.Context, u unit, lines *knob.File, name, data string) error {
+func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets bool) error {
 	account := func(on bool) error {
 		bus, err := f.connect(ctx)
 		if err != nil {
@@ -279,7 +279,6 @@ func (f *Files) setLine(ctx context.Context, u unit, lines *knob.File, name, dat
 		}
 		return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
 	}
-	unsets := strings.HasSuffix(strings.TrimSpace(data), " "+lines.Unset)
 	switch {
 	case unsets:
 	case !u.active:
@@ -313,9 +312,19 @@ func (f *Files) setLine(ctx context.Context, u unit, lines *knob.File, name, dat
 	if _, given := f.given.Load(u.name + " " + accounting); err != nil || !unsets || !given {
 		return err
 	}
-	left, err := fs.ReadFile(f.Files.FS(), name)
-	if err != nil && !gone(err) || strings.TrimSpace(string(left)) != "" {
-		return err
+	for _, k := range knob.All() {
+		if k.Controller != "io" || k.Key == nil {
+			continue
+		}
+		text, err := fs.ReadFile(f.Files.FS(), path.Join(path.Dir(name), k.V2[0].Name))
+		if err != nil && !gone(err) {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if _, is := lineOf(k.V2[0].Name, line); is {
+				return nil // another one is left
+			}
+		}
 	}
 	f.given.Delete(u.name + " " + accounting)
 	return account(false)

@@ -388,7 +388,7 @@ func (f lineFiles) WriteFile(name, data string) error {
 	if _, err := os.Stat(filepath.Join(f.dir, name)); err != nil {
 		return err
 	}
-	if strings.HasSuffix(data, " wiops=max\n") {
+	if strings.HasSuffix(data, " wiops=max\n") || strings.HasSuffix(data, " default\n") {
 		data = ""
 	}
 	return os.WriteFile(filepath.Join(f.dir, name), []byte(data), 0o644)
@@ -425,6 +425,20 @@ func TestDeviceLine(t *testing.T) {
 	want := []string{"web.service CPUWeight=@t 20", "web.service IOAccounting=true"}
 	if diff := cmp.Diff(want, bus.sent); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
+	}
+	// A line of another file keeps the controller.
+	weight := group + "io.weight"
+	if err := os.WriteFile(filepath.Join(bus.root, weight), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range [][2]string{{weight, "254:0 20"}, {line.Path, unlimited}, {weight, "254:0 default"}, {line.Path, line.Value}} {
+		if err := root.WriteFile(w[0], w[1]+"\n"); err != nil {
+			t.Errorf("%s: %v", w, err)
+		}
+	}
+	want = append(want, "web.service IOAccounting=false", "web.service IOAccounting=true")
+	if diff := cmp.Diff(want, bus.sent); diff != "" {
+		t.Errorf("with a weight (-want +got):\n%s", diff)
 	}
 	if err := undo(); err != nil {
 		t.Error(err)
