@@ -431,9 +431,12 @@ func TestDeviceLine(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bus.root, weight), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range [][2]string{{weight, "254:0 20"}, {line.Path, unlimited}, {weight, "254:0 default"}, {line.Path, line.Value}} {
-		if err := root.WriteFile(w[0], w[1]+"\n"); err != nil {
-			t.Errorf("%s: %v", w, err)
+	for _, w := range []struct {
+		name, text string
+		sent       int // by then
+	}{{weight, "254:0 20", 2}, {line.Path, unlimited, 2}, {weight, "254:0 default", 3}, {line.Path, line.Value, 4}} {
+		if err := root.WriteFile(w.name, w.text+"\n"); err != nil || len(bus.sent) != w.sent {
+			t.Errorf("%s %s: %v, sent %q", w.name, w.text, err, bus.sent)
 		}
 	}
 	want = append(want, "web.service IOAccounting=false", "web.service IOAccounting=true")
