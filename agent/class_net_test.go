@@ -544,7 +544,7 @@ func TestNetClassKilled(t *testing.T) {
 					h, net = fqHost(t)
 				}
 				bulk := h.opt.Classes.Net.Classes["bulk"]
-				bulk.ReceiveTogether = 30e6
+				bulk.Receive, bulk.ReceiveTogether, bulk.ReceiveFrom = 15e6, 30e6, "eth0/eth9"
 				h.opt.Classes.Net.Classes["bulk"] = bulk
 				was, _ := net.Of("eth0")
 				h.place(h.open(), spec("there", place.LS, 100, 9000103)) // so that groups and marks of the node stay

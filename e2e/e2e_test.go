@@ -219,7 +219,7 @@ func (p programs) job(kernel vmtest.Kernel, m vmtest.Machine) vmtest.Job {
 	case withDisk:
 		job.Modules = []string{"configfs", "null_blk", "mq-deadline"} // in this order null_blk's disk has none
 	case withNet:
-		job.Modules = []string{"veth", "sch_htb", "sch_fq"}
+		job.Modules = []string{"veth", "sch_htb", "sch_fq", "inet_diag", "tcp_diag"}
 	}
 	return job
 }

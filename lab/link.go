@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,17 +96,8 @@ func openLink(rate traffic.Rate) (_ *link, err error) {
 }
 
 // newNetwork makes a network namespace.
-func newNetwork() (ns *os.File, err error) {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this
-		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
-		if err == nil {
-			ns, err = os.Open("/proc/thread-self/ns/net")
-		}
-		done <- err
-	}()
-	err = <-done
+func newNetwork() (*os.File, error) {
+	ns, err := netlink.New()
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSPC) {
 		err = &kernel.NotSupportedError{Feature: "a network namespace of the lab's own", Reason: err.Error(), Remedy: "run as root on a kernel with CONFIG_NET_NS"}
 	}

@@ -42,10 +42,13 @@ func host(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "dev/disk/by-id"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for link, to := range map[string]string{"dev/disk/by-id/ata-SSD_1-part2": "../../sda2", "dev/disk/by-id/nvme-SSD_2": "/dev/nvme0n1", "dev/my disk": "vdb", "srv/link": "/tmp"} {
+	for link, to := range map[string]string{
+		"dev/disk/by-id/ata-SSD_1-part2": "../../sda2", "dev/disk/by-id/nvme-SSD_2": "/dev/nvme0n1", "dev/disk/by-label/data": "../../vdb",
+		"dev/my disk": "vdb", "srv/link": "/tmp",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -88,6 +91,54 @@ func TestFind(t *testing.T) {
 	}
 	if disks, reason := bare.Find("/srv"); len(disks) > 0 || !strings.Contains(reason, "mounts are not known") {
 		t.Errorf("without mounts: %v, %q", disks, reason)
+	}
+}
+
+// The agent's unit has a /dev without disks, but for the paths that it shows: those are enough for
+// links of udev.
+func TestUnitShowsLinks(t *testing.T) {
+	t.Parallel()
+	unit, err := os.ReadFile("../../packaging/systemd/berth-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := host(t)
+	dev := filepath.Join(dir, "dev")
+	if err := os.Rename(dev, dev+"-of-host"); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(unit)) {
+		shown, ok := strings.CutPrefix(strings.TrimSpace(line), "BindReadOnlyPaths=-/dev/")
+		if !ok {
+			continue
+		}
+		to := filepath.Join(dev, shown)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dev+"-of-host", shown), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.Contains(string(unit), "\nPrivateDevices=yes\n") {
+		t.Error("the unit has no /dev of its own")
+	}
+	d, err := Read(os.DirFS(dir), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]string{
+		"/dev/disk/by-id/ata-*": "sda", "/dev/disk/by-id/nvme-SSD_2": "nvme0n1", "/dev/disk/by-label/data": "vdb",
+		"/dev/mapper/data-www": "dm-0", "/dev/vdb": "vdb", "/dev/my disk": "",
+	} {
+		disks, reason := d.Find(pattern)
+		var names []string
+		for _, disk := range disks {
+			names = append(names, disk.Name)
+		}
+		if strings.Join(names, " ") != want {
+			t.Errorf("%s: %v, %q; want %q", pattern, names, reason, want)
+		}
 	}
 }
 

@@ -161,7 +161,8 @@ func (d *Devices) inDev(glob string) []string {
 		}
 	}
 	found, _ := fs.Glob(d.fsys, "dev/"+glob)
-	for _, name := range found {
+	// One without wildcards is not found where what it points to is not there, as in a unit's own /dev.
+	for _, name := range append(found, "dev/"+glob) {
 		if target, err := fs.ReadLink(d.fsys, name); err == nil {
 			if !path.IsAbs(target) {
 				target = path.Join("/", path.Dir(name), target)

@@ -36,6 +36,21 @@ func knobOf(file string) (k property, ok bool) {
 	return property{row, f, names}, true
 }
 
+// ioMax is the file of limits that a group has with the io controller.
+const ioMax = "io.max"
+
+// lineOf reports whether a text is the line of a device in a file of the io controller, by its base
+// name, and whether it says that there is none.
+func lineOf(file, text string) (unsets, ok bool) {
+	device, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	for _, k := range knob.All() {
+		if k.Controller == "io" && k.Key != nil && k.Key(device) == nil && k.V2[0].Name == file {
+			return rest == k.V2[0].Unset, true
+		}
+	}
+	return false, false
+}
+
 // property names what is behind a file of a group, for all files that share it.
 func (k property) property(file string) string { return path.Dir(file) + " " + k.properties[0] }
 

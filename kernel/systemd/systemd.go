@@ -8,7 +8,8 @@
 // place that decides who writes a group, and plans, undo logs and undoing
 // need not know: undoing writes the original value, and the one that a group
 // has by default unsets the property. The runtime drop-in, then without effect,
-// stays below /run/systemd until reboot.
+// stays below /run/systemd until reboot. Limits of one device (io.max) are written to the
+// file of a unit that is accounted for meanwhile (IOAccounting): systemd leaves those alone.
 //
 // Only cgroup v2 at /sys/fs/cgroup is looked at, and only units of the manager
 // that Files are connected to: a user's units belong to the user's own.
@@ -245,7 +246,8 @@ func unitError(name string, err error) error {
 // the kernel's file has it.
 func (f *Files) WriteFile(name, data string) error {
 	k, ok := knobOf(path.Base(name))
-	if !ok {
+	unsets, isLine := lineOf(path.Base(name), data)
+	if !ok && !isLine {
 		return f.Files.WriteFile(name, data)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
@@ -257,7 +259,75 @@ func (f *Files) WriteFile(name, data string) error {
 	if !ok {
 		return f.Files.WriteFile(name, data)
 	}
+	if isLine {
+		return unitError(u.name, f.setLine(ctx, u, name, data, unsets))
+	}
 	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
+}
+
+// accounting is the property by which systemd leaves a unit the io controller.
+const accounting = "IOAccounting"
+
+// setLine writes the line of a device. systemd leaves lines alone that it was not told of, but takes
+// the controller away where no property needs it: so the unit is accounted for as long as there are
+// lines. After a kill it stays so.
+func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets bool) error {
+	account := func(on bool) error {
+		bus, err := f.connect(ctx)
+		if err != nil {
+			return err
+		}
+		return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
+	}
+	switch {
+	case unsets:
+	case !u.active:
+		return f.Files.WriteFile(name, data) // says that there is no group
+	default:
+		bus, err := f.connect(ctx)
+		if err != nil {
+			return err
+		}
+		is, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, accounting)
+		if err != nil {
+			return err
+		}
+		if on, _ := is.Value.Value().(bool); !on {
+			if err := account(true); err != nil {
+				return err
+			}
+			f.given.Store(u.name+" "+accounting, true)
+			f.bare.Store(path.Dir(name), true)
+		}
+		for deadline := time.Now().Add(f.patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+			if _, err := fs.Stat(f.Files.FS(), name); !gone(err) {
+				break
+			}
+		}
+	}
+	err := f.Files.WriteFile(name, data)
+	if gone(err) && unsets {
+		err = nil // with its controller
+	}
+	if _, given := f.given.Load(u.name + " " + accounting); err != nil || !unsets || !given {
+		return err
+	}
+	for _, k := range knob.All() {
+		if k.Controller != "io" || k.Key == nil {
+			continue
+		}
+		text, err := fs.ReadFile(f.Files.FS(), path.Join(path.Dir(name), k.V2[0].Name))
+		if err != nil && !gone(err) {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if _, is := lineOf(k.V2[0].Name, line); is {
+				return nil // another one is left
+			}
+		}
+	}
+	f.given.Delete(u.name + " " + accounting)
+	return account(false)
 }
 
 // set sets the properties behind a file. A cpuset that is to be empty first gets

@@ -69,6 +69,13 @@ func (b *fakeBus) SetUnitPropertiesContext(_ context.Context, unit string, runti
 	if b.deaf || group == "" {
 		return nil
 	}
+	if properties[0].Name == accounting {
+		lines := filepath.Join(b.root, mount, group, "io.max")
+		if properties[0].Value.Value() == true {
+			return os.WriteFile(lines, nil, 0o644)
+		}
+		return os.Remove(lines)
+	}
 	for name, k := range knobs() {
 		if k.properties[0] != properties[0].Name {
 			continue
@@ -370,6 +377,88 @@ type hungUp struct {
 }
 
 func (h *hungUp) Connected() bool { return !h.gone }
+
+// lineFiles take a line out that says no limit, as the kernel does.
+type lineFiles struct {
+	kernel.Files
+	dir string
+}
+
+func (f lineFiles) WriteFile(name, data string) error {
+	if _, err := os.Stat(filepath.Join(f.dir, name)); err != nil {
+		return err
+	}
+	if strings.HasSuffix(data, " wiops=max\n") || strings.HasSuffix(data, " default\n") {
+		data = ""
+	}
+	return os.WriteFile(filepath.Join(f.dir, name), []byte(data), 0o644)
+}
+
+// A limit of one device has no property of its own: systemd is told to leave the unit the controller,
+// which it takes away with any other property, for as long as there is one.
+func TestDeviceLine(t *testing.T) {
+	t.Parallel()
+	const group, unlimited = mount + "/system.slice/web.service/", "254:0 rbps=max wbps=max riops=max wiops=max"
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	files.Files = lineFiles{files.Files, bus.root}
+	line := kernel.Step{Path: group + "io.max", Value: "254:0 rbps=1048576", Format: kernel.Keyed, Unset: unlimited}
+	if _, err := kernel.Apply(root, kernel.Plan{line}, nil); !errors.Is(err, fs.ErrNotExist) || len(bus.sent) > 0 {
+		t.Errorf("where nobody has enabled the controller: %v, sent %q", err, bus.sent)
+	}
+	undo, err := kernel.Apply(root, kernel.Plan{{Path: group + "cpu.weight", Value: "20"}, line}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := fs.ReadFile(root.FS(), line.Path); err != nil || string(text) != "254:0 rbps=1048576\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	again := line
+	again.Value = "254:0 rbps=2097152"
+	back, err := kernel.Apply(root, kernel.Plan{again}, nil)
+	if err == nil {
+		err = back()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	want := []string{"web.service CPUWeight=@t 20", "web.service IOAccounting=true"}
+	if diff := cmp.Diff(want, bus.sent); diff != "" {
+		t.Errorf("applied (-want +got):\n%s", diff)
+	}
+	// A line of another file keeps the controller.
+	weight := group + "io.weight"
+	if err := os.WriteFile(filepath.Join(bus.root, weight), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []struct {
+		name, text string
+		sent       int // by then
+	}{{weight, "254:0 20", 2}, {line.Path, unlimited, 2}, {weight, "254:0 default", 3}, {line.Path, line.Value, 4}} {
+		if err := root.WriteFile(w.name, w.text+"\n"); err != nil || len(bus.sent) != w.sent {
+			t.Errorf("%s %s: %v, sent %q", w.name, w.text, err, bus.sent)
+		}
+	}
+	want = append(want, "web.service IOAccounting=false", "web.service IOAccounting=true")
+	if diff := cmp.Diff(want, bus.sent); diff != "" {
+		t.Errorf("with a weight (-want +got):\n%s", diff)
+	}
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	want = append(want, "web.service IOAccounting=false", "web.service CPUWeight=@t 18446744073709551615")
+	if diff := cmp.Diff(want, bus.sent); diff != "" {
+		t.Errorf("undone (-want +got):\n%s", diff)
+	}
+	// What has gone with the controller meanwhile is undone; a controller that does not come is an error.
+	if err := root.WriteFile(line.Path, unlimited+"\n"); err != nil {
+		t.Errorf("undone once more: %v", err)
+	}
+	bus.deaf = true
+	if err := root.WriteFile(line.Path, line.Value+"\n"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("where the controller does not come: %v", err)
+	}
+}
 
 func TestReconnect(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func (v view) ReadFile(name string) ([]byte, error) {
 
 func (v view) Stat(name string) (fs.FileInfo, error) {
 	info, err := fs.Stat(v.FS, name)
-	if _, ok := knobOf(path.Base(name)); !ok {
+	if _, ok := knobOf(path.Base(name)); !ok && path.Base(name) != ioMax {
 		return info, err
 	}
 	if _, ok := named(path.Dir(name)); !ok {
@@ -57,12 +57,18 @@ func (v view) ReadLink(name string) (string, error) { return fs.ReadLink(v.FS, n
 // had when its controller went as nobody used it any more; ok is false if nothing.
 func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	k, ok := knobOf(path.Base(name))
-	if !ok {
+	if !ok && path.Base(name) != ioMax {
 		return "", false, nil
 	}
 	if f.isThere(path.Dir(name)) {
 		_, bare := f.bare.Load(path.Dir(name))
+		if !ok {
+			return "", bare, nil
+		}
 		return k.Default, bare, nil // without the controller
+	}
+	if !ok {
+		return "", false, nil // no lines outlive the group
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answer)
 	defer cancel()
