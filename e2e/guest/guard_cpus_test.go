@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -14,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard"
@@ -73,25 +77,75 @@ func newManyCPUs(t *testing.T) *manyCPUs {
 	return m
 }
 
-// serve has the tenant serve requests alone for a time, and then beside the neighbour. It returns the
-// instant between, and when each request was due. Before the neighbour is frozen again, it calls a function.
-func (m *manyCPUs) serve(t *testing.T, alone, beside time.Duration, before func()) (onset int64, all []served) {
+// serve has the tenant serve requests alone for a time, and then some times beside the neighbour, with as
+// long a pause between. It returns when the neighbour first began, and when each request was due. Before the
+// neighbour is frozen for the last time, it calls a function.
+func (m *manyCPUs) serve(t *testing.T, alone, beside time.Duration, times int, last func()) (onset int64, all []served) {
 	t.Helper()
-	s := m.server(t, m.base.Child(sensitiveGroup), m.cpus.Len(), longWork, false)
+	s := m.server(t, m.base.Child(sensitiveGroup), "serve by goroutines", m.cpus.Len(), m.cpus.Len(), longWork, false)
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := generate(s.requests, float64(m.cpus.Len())*fewDemand/longWork.Seconds(), 1, alone+beside)
+		rate := float64(m.cpus.Len()) * fewDemand / longWork.Seconds()
+		_, _, err := generate(s.requests, rate, 1, alone+time.Duration(2*times-1)*beside)
 		ended <- err
 	}()
 	time.Sleep(leadIn + alone)
-	m.set(t, m.effort, cgroup.Limits{Frozen: cgroup.Off})
 	onset = monotonic()
+	for i := range times {
+		if i > 0 {
+			time.Sleep(beside)
+		}
+		m.set(t, m.effort, cgroup.Limits{Frozen: cgroup.Off})
+		time.Sleep(beside)
+		if i == times-1 {
+			last()
+		}
+		m.set(t, m.effort, cgroup.Limits{Frozen: cgroup.On})
+	}
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	before()
-	m.set(t, m.effort, cgroup.Limits{Frozen: cgroup.On})
 	return onset, s.end(t)
+}
+
+// serveByGoroutines takes requests from a pipe, each by a goroutine, and says at its end when each was due
+// and how long it took.
+func serveByGoroutines(t *testing.T) {
+	work, _ := strconv.ParseInt(os.Getenv("BERTH_TEST_WORK"), 10, 64)
+	if err := unix.SetNonblock(3, true); err != nil { // so that no thread waits for it
+		t.Fatal(err)
+	}
+	requests := os.NewFile(3, "requests")
+	var mutex sync.Mutex
+	var done [][2]int64
+	var all sync.WaitGroup
+	os.Stdout.WriteString("!")
+	for {
+		some := make([]byte, 512) // eight bytes each, written one by one: none is cut
+		n, err := requests.Read(some)
+		for request := range slices.Chunk(some[:n], 8) {
+			all.Go(func() {
+				for left := work; left > 0; { // of CPU time, by bits: the thread may become another
+					began := clockTime(unix.CLOCK_THREAD_CPUTIME_ID)
+					for range 20_000 { // so that it is in the kernel, and others may have its turn, for a small part
+					}
+					left -= min(max(clockTime(unix.CLOCK_THREAD_CPUTIME_ID)-began, 0), work)
+				}
+				due := int64(binary.LittleEndian.Uint64(request))
+				mutex.Lock()
+				defer mutex.Unlock()
+				done = append(done, [2]int64{due, monotonic() - due})
+			})
+		}
+		if err != nil {
+			break
+		}
+	}
+	all.Wait()
+	if err := binary.Write(os.Stdout, binary.LittleEndian, done); err != nil {
+		t.Error(err)
+	}
+	os.Exit(0) // before the test says that it has passed
 }
 
 // p99 is that of the requests that were due from an instant on and before another.
@@ -134,12 +188,19 @@ type guarded struct {
 	requests       []served
 }
 
-// guarded has a guard look on, in a mode, while the tenant serves alone and then beside the neighbour.
-func (m *manyCPUs) guarded(t *testing.T, mode control.Mode, probe guard.ProbeUse, alone, beside time.Duration) *guarded {
+// guarded has a guard look on, in a mode, while the tenant serves alone and then beside the
+// neighbour, as in serve.
+func (m *manyCPUs) guarded(t *testing.T, mode control.Mode, probe guard.ProbeUse, alone, beside time.Duration, times int) *guarded {
 	t.Helper()
 	m.t = t // what is opened for this part of the test is closed with it
 	g := &guarded{began: time.Now()}
 	sensors := &tapped{Host: m.host()}
+	// To load the probe takes an emulated guest seconds, in which the tenant cannot run either.
+	for _, on := range []bool{true, false} {
+		if err := errors.Join(sensors.Focus([]string{sensitiveGroup}), sensors.Arm(on)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	note := func(format string, args ...any) {
 		g.told = append(g.told, fmt.Sprintf("%7.3f s: ", time.Since(g.began).Seconds())+fmt.Sprintf(format, args...))
 	}
@@ -160,7 +221,7 @@ func (m *manyCPUs) guarded(t *testing.T, mode control.Mode, probe guard.ProbeUse
 		},
 		Acted: func(e control.Event) {
 			note("%v", e)
-			if e.Outcome == control.Applied && g.applied.IsZero() {
+			if e.Outcome == control.Applied && e.Suspect == effortGroup && g.applied.IsZero() {
 				g.applied = time.Now()
 			}
 		},
@@ -170,7 +231,7 @@ func (m *manyCPUs) guarded(t *testing.T, mode control.Mode, probe guard.ProbeUse
 	defer guarding.Wait()
 	defer cancel()
 	guarding.Go(func() { run(ctx) })
-	g.from, g.requests = m.serve(t, alone, beside, func() { g.idle = m.text(t, effortTop, "cpu.idle") })
+	g.from, g.requests = m.serve(t, alone, beside, times, func() { g.idle = m.text(t, effortTop, "cpu.idle") })
 	g.onset = time.Now().Add(-time.Duration(monotonic() - g.from))
 	cancel()
 	guarding.Wait()
@@ -195,15 +256,18 @@ func TestGuardOnManyCPUs(t *testing.T) {
 		t.Skip("only make e2e-p99 asks for it")
 	}
 	m := newManyCPUs(t)
-	onset, all := m.serve(t, 2*time.Second, 5*time.Second, func() {})
+	onset, all := m.serve(t, 2*time.Second, 5*time.Second, 1, func() {})
 	alone, beside := p99(all, 0, onset), p99(all, onset, 1<<62)
 	t.Logf("without a guard: p99 alone %v, beside the neighbour %v", alone, beside)
 	if beside < 3*alone {
 		t.Errorf("the neighbour does no harm that is to be found: p99 %v alone, %v beside it", alone, beside)
 	}
-	for _, probe := range []guard.ProbeUse{guard.ProbeNeeded, guard.ProbeAlways} {
-		t.Run(string(probe), func(t *testing.T) {
-			g := m.guarded(t, control.Enforce, probe, 15*time.Second, 10*time.Second)
+	for _, tt := range []struct {
+		probe guard.ProbeUse
+		alone time.Duration
+	}{{guard.ProbeNeeded, 15 * time.Second}, {guard.ProbeAlways, 6 * time.Second}} {
+		t.Run(string(tt.probe), func(t *testing.T) {
+			g := m.guarded(t, control.Enforce, tt.probe, tt.alone, 5*time.Second, 1)
 			for _, line := range g.told[:min(len(g.told), 60)] {
 				t.Log(line)
 			}
@@ -234,9 +298,10 @@ func TestGuardOnManyCPUs(t *testing.T) {
 	}
 }
 
-// record records what the short windows read of the tenant, alone and beside the neighbour, while nothing is done.
+// record records what the short windows read of the tenant, alone and three times beside the neighbour, while
+// nothing is done.
 func (m *manyCPUs) record(t *testing.T) {
-	g := m.guarded(t, control.Observe, guard.ProbeAlways, 8*time.Second, 6*time.Second)
+	g := m.guarded(t, control.Observe, guard.ProbeAlways, 6*time.Second, 3*time.Second, 3)
 	t.Logf("the neighbour began %.3f s after the recording", g.onset.Sub(g.began).Seconds())
 	var text bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&text, gzip.BestCompression)
@@ -256,7 +321,7 @@ func (m *manyCPUs) record(t *testing.T) {
 	if err := zip.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for chunk := range slices.Chunk([]byte(base64.StdEncoding.EncodeToString(text.Bytes())), 1<<16) {
+	for chunk := range slices.Chunk([]byte(base64.StdEncoding.EncodeToString(text.Bytes())), 2048) { // longer lines are split on their way
 		t.Attr("recorded", strconv.Quote(string(chunk)))
 	}
 }

@@ -99,7 +99,7 @@ func (tr tree) arrange(t *testing.T, row *idletable.Row, neighbour cgroup.Group,
 // serve has a tenant serve requests of a schedule, and fills in the row.
 func (tr tree) serve(t *testing.T, row *idletable.Row, tenant, neighbour cgroup.Group, length time.Duration) {
 	t.Helper()
-	s := tr.server(t, tenant, row.Workers, requestWork, row.Case == idletable.Spread)
+	s := tr.server(t, tenant, "serve requests", row.Workers+2, row.Workers, requestWork, row.Case == idletable.Spread)
 	usedT, usedN := usage(t, tenant), usage(t, neighbour)
 	counts, ended, err := generate(s.requests, float64(min(row.CPUs, row.Workers))*p99Demand/requestWork.Seconds(), uint64(row.Seed)+1, length)
 	if err != nil {
@@ -127,16 +127,16 @@ type server struct {
 	told     *bufio.Reader
 }
 
-// server starts a tenant. Each request takes it so much CPU time; spread gives each of its
-// threads one CPU.
-func (tr tree) server(t *testing.T, tenant cgroup.Group, workers int, work time.Duration, spread bool) *server {
+// server starts a tenant, which is of childWork. Each request takes it so much CPU time; spread gives
+// each of its threads one CPU.
+func (tr tree) server(t *testing.T, tenant cgroup.Group, program string, procs, workers int, work time.Duration, spread bool) *server {
 	t.Helper()
 	in, requests, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{cmd: tr.command(t, tenant, "serve requests"), requests: requests}
-	s.cmd.Env = append(s.cmd.Env, "GOMAXPROCS="+strconv.Itoa(workers+2), "GOGC=off", fmt.Sprintf("BERTH_TEST_WORKERS=%d", workers),
+	s := &server{cmd: tr.command(t, tenant, program), requests: requests}
+	s.cmd.Env = append(s.cmd.Env, "GOMAXPROCS="+strconv.Itoa(procs), "GOGC=off", fmt.Sprintf("BERTH_TEST_WORKERS=%d", workers),
 		fmt.Sprintf("BERTH_TEST_WORK=%d", work), fmt.Sprintf("BERTH_TEST_SPREAD=%t", spread))
 	s.cmd.ExtraFiles = []*os.File{in}
 	out, err := s.cmd.StdoutPipe()
