@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"strconv"
@@ -113,4 +114,36 @@ func measureP99(t *testing.T, kit *vmtest.Kit, m vmtest.Machine, job vmtest.Job,
 		t.Errorf("exit status %d, %d rows of %d, %v\n%s", result.Exit, len(rows), want, err, &output)
 	}
 	return rows
+}
+
+// TestGuardOnManyCPUs has a guard in a guest with virtual time help a tenant that has a thread for each of its
+// CPUs, of which there are four or eight. With -update it stores what the guard's short windows read.
+func TestGuardOnManyCPUs(t *testing.T) {
+	if os.Getenv(P99Env) == "" {
+		t.Skipf("it takes minutes, and runs where %s is set: make e2e-p99", P99Env)
+	}
+	kit := openKit(t)
+	kernel, ok := kit.Kernel(thorough)
+	if !ok {
+		t.Fatalf("the kit has no kernel %s", thorough)
+	}
+	programs, sum := build(t, "e2e/guest"), newSummary(time.Now())
+	for _, cpus := range []int{4, 8} {
+		t.Run("cpus="+strconv.Itoa(cpus), func(t *testing.T) {
+			m := vmtest.Machine{Name: "guarded" + strconv.Itoa(cpus), Cores: cpus + 2, VirtualTime: true, Instruction: 8 / cpus}
+			job := programs.job(kernel, m)
+			job.Args = []string{"/bin/guest.test", "-test.v=test2json", "-test.run=^TestGuardOnManyCPUs$"}
+			job.CPU, job.Timeout = 20*time.Minute, 2*time.Hour
+			recorded := runGuest(t, kit, m, job, sum)
+			if *update && recorded != "" {
+				zip, err := base64.StdEncoding.DecodeString(recorded)
+				if err == nil {
+					err = os.WriteFile("../guard/detect/testdata/cpus-"+strconv.Itoa(cpus)+".jsonl.gz", zip, 0o644)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }

@@ -191,11 +191,12 @@ func childWork() map[string]func(*testing.T) {
 			ready()
 			time.Sleep(math.MaxInt64)
 		},
-		"read a disk":    func(t *testing.T) { t.Fatal(readDisk(ready)) },
-		"read at random": func(t *testing.T) { t.Fatal(readAtRandom(ready)) },
-		"serve requests": serveRequests,
-		"use delegation": useDelegation,
-		"change a node":  changeNode,
+		"read a disk":         func(t *testing.T) { t.Fatal(readDisk(ready)) },
+		"read at random":      func(t *testing.T) { t.Fatal(readAtRandom(ready)) },
+		"serve requests":      serveRequests,
+		"serve by goroutines": serveByGoroutines,
+		"use delegation":      useDelegation,
+		"change a node":       changeNode,
 	}
 }
 

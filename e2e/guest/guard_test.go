@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -59,49 +58,69 @@ func (g *guardTest) settings() map[string]string {
 	return all
 }
 
-// run has a guard look after the group until it is told to end, or for so long.
-func (g *guardTest) run(length time.Duration, told func(end func(), found []detect.Finding, e *control.Event), outsiders ...guard.OutsiderUse) {
+// host opens the signals of the guest until the test ends.
+func (g *guardTest) host() *guard.Host {
+	g.t.Helper()
+	host, err := guard.OpenHost("/")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() {
+		if err := host.Close(); err != nil {
+			g.t.Error(err)
+		}
+	})
+	return host
+}
+
+// guard returns a guard that looks after the group, by options to which it adds who is who. It runs
+// until its context ends, and then checks that all is given back.
+func (g *guardTest) guard(o guard.Options) (run func(context.Context)) {
 	t := g.t
 	t.Helper()
-	sensors, err := guard.OpenHost("/")
-	if err != nil {
-		t.Fatal(err)
-	}
 	act, err := actuate.Open(actuate.Options{Root: g.Root, Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), length)
-	defer cancel()
-	runner, err := guard.New(guard.Options{
-		Sensors: sensors, Actuator: act, Probe: guard.ProbeAlways, Window: 200 * time.Millisecond, Outsiders: outsiders,
-		Control: control.Config{Mode: control.Enforce, Own: sensors.OwnGroup()},
-		Workloads: func(context.Context) ([]guard.Workload, error) {
-			return []guard.Workload{{Group: sensitiveGroup, Class: place.LS, Sensitive: true}, {Group: effortGroup, Class: place.BE}}, nil
-		},
-		Found:  func(f []detect.Finding) { told(cancel, f, nil) },
-		Acted:  func(e control.Event) { told(cancel, nil, &e) },
-		Failed: func(err error) { t.Errorf("guard: %v", err) },
-	})
+	o.Actuator = act
+	o.Workloads = func(context.Context) ([]guard.Workload, error) {
+		return []guard.Workload{{Group: sensitiveGroup, Class: place.LS, Sensitive: true}, {Group: effortGroup, Class: place.BE}}, nil
+	}
+	o.Failed = func(err error) { t.Errorf("guard: %v", err) }
+	runner, err := guard.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := runner.Run(ctx); err != nil {
-		t.Error(err)
-	}
-	status := runner.Status()
-	t.Logf("%d windows of a fifth of a second, %d of all late", status.Windows, status.Late)
-	if status.Probe.Reason != "" {
-		t.Errorf("run-queue probe: %s", status.Probe.Reason)
-	}
-	if notes := act.Notes(); len(notes) > 0 {
-		t.Errorf("still noted: %+v", notes)
-	}
-	for _, c := range []io.Closer{act, sensors} {
-		if err := c.Close(); err != nil {
+	return func(ctx context.Context) {
+		if err := runner.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		status := runner.Status()
+		t.Logf("%d windows of %v, %d of all late", status.Windows, o.Window, status.Late)
+		if status.Probe.Reason != "" {
+			t.Errorf("run-queue probe: %s", status.Probe.Reason)
+		}
+		if notes := act.Notes(); len(notes) > 0 {
+			t.Errorf("still noted: %+v", notes)
+		}
+		if err := act.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// run has a guard look after the group until it is told to end, or for so long.
+func (g *guardTest) run(length time.Duration, told func(end func(), found []detect.Finding, e *control.Event), outsiders ...guard.OutsiderUse) {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(g.t.Context(), length)
+	defer cancel()
+	sensors := g.host()
+	g.guard(guard.Options{
+		Sensors: sensors, Probe: guard.ProbeAlways, Window: 200 * time.Millisecond, Outsiders: outsiders,
+		Control: control.Config{Mode: control.Enforce, Own: sensors.OwnGroup()},
+		Found:   func(f []detect.Finding) { told(cancel, f, nil) },
+		Acted:   func(e control.Event) { told(cancel, nil, &e) },
+	})(ctx)
 }
 
 // schedstat is how long the threads of a process have run, and waited for a CPU.

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -97,45 +99,19 @@ func (tr tree) arrange(t *testing.T, row *idletable.Row, neighbour cgroup.Group,
 // serve has a tenant serve requests of a schedule, and fills in the row.
 func (tr tree) serve(t *testing.T, row *idletable.Row, tenant, neighbour cgroup.Group, length time.Duration) {
 	t.Helper()
-	in, requests, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := tr.command(t, tenant, "serve requests")
-	cmd.Env = append(cmd.Env, "GOMAXPROCS="+strconv.Itoa(row.Workers+2), "GOGC=off",
-		fmt.Sprintf("BERTH_TEST_WORKERS=%d", row.Workers), fmt.Sprintf("BERTH_TEST_SPREAD=%t", row.Case == idletable.Spread))
-	cmd.ExtraFiles = []*os.File{in}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	in.Close()
-	told := bufio.NewReader(out)
-	if _, err := told.ReadByte(); err != nil {
-		t.Fatalf("tenant: %v", err)
-	}
+	s := tr.server(t, tenant, "serve requests", row.Workers+2, row.Workers, requestWork, row.Case == idletable.Spread)
 	usedT, usedN := usage(t, tenant), usage(t, neighbour)
-	counts, ended := generate(t, requests, float64(min(row.CPUs, row.Workers))*p99Demand/requestWork.Seconds(), uint64(row.Seed)+1, length)
-	requests.Close()
+	counts, ended, err := generate(s.requests, float64(min(row.CPUs, row.Workers))*p99Demand/requestWork.Seconds(), uint64(row.Seed)+1, length)
+	if err != nil {
+		t.Fatal(err)
+	}
 	row.Tenant = (usage(t, tenant) - usedT).Seconds() / ended.Seconds()
 	row.Neighbour = (usage(t, neighbour) - usedN).Seconds() / ended.Seconds()
 	var took []time.Duration
-	for {
-		var line [2]int64
-		if err := binary.Read(told, binary.LittleEndian, &line); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatalf("tenant: %v", err)
+	for _, r := range s.end(t) {
+		if r.due >= counts {
+			took = append(took, r.took)
 		}
-		if line[0] >= counts {
-			took = append(took, time.Duration(line[1]))
-		}
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("tenant: %v", err)
 	}
 	slices.Sort(took)
 	row.Requests = len(took)
@@ -144,19 +120,75 @@ func (tr tree) serve(t *testing.T, row *idletable.Row, tenant, neighbour cgroup.
 	}
 }
 
-// generate writes when each request is due, then, to a pipe. Those count that are due from an
-// instant on.
-func generate(t *testing.T, to *os.File, rate float64, seed uint64, length time.Duration) (counts int64, took time.Duration) {
+// server is a tenant's process, which serves the requests that are written to a pipe.
+type server struct {
+	cmd      *exec.Cmd
+	requests *os.File
+	told     *bufio.Reader
+}
+
+// server starts a tenant, which is of childWork. Each request takes it so much CPU time; spread gives
+// each of its threads one CPU.
+func (tr tree) server(t *testing.T, tenant cgroup.Group, program string, procs, workers int, work time.Duration, spread bool) *server {
 	t.Helper()
-	runtime.LockOSThread() // and it ends with the test
-	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 50}, 0); err != nil {
+	in, requests, err := os.Pipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0); err != nil {
-			t.Error(err)
+	s := &server{cmd: tr.command(t, tenant, program), requests: requests}
+	s.cmd.Env = append(s.cmd.Env, "GOMAXPROCS="+strconv.Itoa(procs), "GOGC=off", fmt.Sprintf("BERTH_TEST_WORKERS=%d", workers),
+		fmt.Sprintf("BERTH_TEST_WORK=%d", work), fmt.Sprintf("BERTH_TEST_SPREAD=%t", spread))
+	s.cmd.ExtraFiles = []*os.File{in}
+	out, err := s.cmd.StdoutPipe()
+	if err == nil {
+		err = s.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	s.told = bufio.NewReader(out)
+	if _, err := s.told.ReadByte(); err != nil {
+		t.Fatalf("tenant: %v", err)
+	}
+	return s
+}
+
+// served is a request: when it was due, by the monotonic clock, and how long it took from then on.
+type served struct {
+	due  int64
+	took time.Duration
+}
+
+// end ends a tenant, and returns what it has served.
+func (s *server) end(t *testing.T) (all []served) {
+	t.Helper()
+	s.requests.Close()
+	for {
+		var line [2]int64
+		if err := binary.Read(s.told, binary.LittleEndian, &line); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatalf("tenant: %v", err)
 		}
-		runtime.UnlockOSThread()
+		all = append(all, served{due: line[0], took: time.Duration(line[1])})
+	}
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("tenant: %v", err)
+	}
+	return all
+}
+
+// generate writes when each request is due, then, to a pipe. Those count that are due from an
+// instant on.
+func generate(to *os.File, rate float64, seed uint64, length time.Duration) (counts int64, took time.Duration, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 50}, 0); err != nil {
+		return 0, 0, err
+	}
+	defer func() {
+		err = errors.Join(err, unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0))
 	}()
 	began := monotonic()
 	counts = began + int64(leadIn)
@@ -167,10 +199,10 @@ func generate(t *testing.T, to *os.File, rate float64, seed uint64, length time.
 		for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
 		}
 		if _, err := unix.Write(fd, binary.LittleEndian.AppendUint64(nil, uint64(due))); err != nil {
-			t.Fatal(err)
+			return 0, 0, err
 		}
 	}
-	return counts, time.Duration(monotonic() - began)
+	return counts, time.Duration(monotonic() - began), nil
 }
 
 func monotonic() int64 { return clockTime(unix.CLOCK_MONOTONIC) }
@@ -185,6 +217,7 @@ func clockTime(clock int32) int64 {
 // each was due and how long it took.
 func serveRequests(t *testing.T) {
 	workers, _ := strconv.Atoi(os.Getenv("BERTH_TEST_WORKERS"))
+	work, _ := strconv.ParseInt(os.Getenv("BERTH_TEST_WORK"), 10, 64)
 	spread := os.Getenv("BERTH_TEST_SPREAD") == "true"
 	done := make([][][2]int64, workers)
 	var all, ready sync.WaitGroup
@@ -207,7 +240,7 @@ func serveRequests(t *testing.T) {
 				} else if n != len(request) {
 					return
 				}
-				for until := clockTime(unix.CLOCK_THREAD_CPUTIME_ID) + int64(requestWork); clockTime(unix.CLOCK_THREAD_CPUTIME_ID) < until; {
+				for until := clockTime(unix.CLOCK_THREAD_CPUTIME_ID) + work; clockTime(unix.CLOCK_THREAD_CPUTIME_ID) < until; {
 					for range 1000 {
 					}
 				}

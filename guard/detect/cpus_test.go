@@ -1,0 +1,129 @@
+package detect_test
+
+import (
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/watch"
+)
+
+// cpusTenant and cpusHog are the groups of the recordings of TestGuardOnManyCPUs (e2e): the short windows of a tenant
+// that has a thread on each of its CPUs, alone and three times beside a neighbour, with which nothing is done.
+const cpusTenant, cpusHog = "guarded/services/web", "guarded/batch/jobs/hog"
+
+// cpusRecording is one of them.
+type cpusRecording struct {
+	observe.Header
+	ticks  [][]watch.Sample
+	beside []bool // by tick: the tenant waits for the neighbour
+	onsets []int  // ticks at which it begins to
+}
+
+func readCPUs(t *testing.T, file string) (r cpusRecording) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	text, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, ticks, err := observe.ReadRecording(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = h
+	waited, last := 0.0, -watch.Second
+	for tick, err := range ticks {
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := false
+		for _, s := range tick {
+			if s.Quantity == watch.QueuedBy && s.By == cpusHog && s.Time == tick[0].Time {
+				waits, waited = s.Value > waited+0.001, s.Value
+			}
+		}
+		if waits {
+			if tick[0].Time-last >= watch.Second {
+				r.onsets = append(r.onsets, len(r.ticks))
+			}
+			last = tick[0].Time
+		}
+		r.ticks, r.beside = append(r.ticks, tick), append(r.beside, waits)
+	}
+	if len(r.onsets) != 3 {
+		t.Fatalf("%s: %d onsets, want 3", file, len(r.onsets))
+	}
+	return r
+}
+
+// named has a new detector judge the ticks from one on, and returns in which the neighbour is named.
+func (r *cpusRecording) named(t *testing.T, from int) (named []bool) {
+	t.Helper()
+	d, err := detect.New(detect.Config{Machine: r.Machine, Near: 40 * watch.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range r.Groups {
+		d.Track(detect.Workload{Group: g.Path, CPUs: g.CPUs, Sensitive: g.Path == cpusTenant})
+	}
+	for _, tick := range r.ticks[from:] {
+		d.Near().Observe(tick)
+		named = append(named, slices.ContainsFunc(d.Near().Judge(tick[0].Time), func(f detect.Finding) bool {
+			return f.Suspect == cpusHog && f.Resource == detect.CPU
+		}))
+	}
+	return named
+}
+
+// TestOnManyCPUs has a neighbour that spins on each CPU make the threads of a tenant wait for it and, as they have
+// half of the CPUs then, for each other. Each time that it begins it is named within ten windows, and in nearly
+// all from then on. So it is if the run-queue probe is armed a second later, when nothing is known of before.
+func TestOnManyCPUs(t *testing.T) {
+	t.Parallel()
+	const soon, late = 10, 25 // windows
+	files, err := filepath.Glob("testdata/cpus-*.jsonl.gz")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	for _, file := range files {
+		r := readCPUs(t, file)
+		check := func(t *testing.T, from int, named []bool) {
+			windows, right := 0, 0
+			for i := from + soon; i < len(r.ticks) && r.beside[i]; i++ {
+				windows++
+				if named[i] {
+					right++
+				}
+			}
+			first := slices.Index(named[from:from+windows+soon], true)
+			t.Logf("from %.2f s on: first named in window %d, then in %d of %d", r.ticks[from][0].Time.Seconds(), first, right, windows)
+			if first < 0 || first > soon || windows < 25 || right < windows*9/10 {
+				t.Errorf("from %.2f s on: first named in window %d, then in %d of %d windows; want %d at most, and nine of ten",
+					r.ticks[from][0].Time.Seconds(), first, right, windows, soon)
+			}
+		}
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			named := r.named(t, 0)
+			for _, onset := range r.onsets {
+				check(t, onset, named)
+			}
+		})
+		t.Run(filepath.Base(file)+"/late", func(t *testing.T) {
+			t.Parallel()
+			for _, onset := range r.onsets {
+				from := onset + late
+				check(t, from, append(make([]bool, from), r.named(t, from)...))
+			}
+		})
+	}
+}
