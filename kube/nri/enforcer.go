@@ -133,10 +133,9 @@ func (t *table) Locate(w *agent.Workload, _ iter.Seq[*agent.Workload]) error {
 	return nil
 }
 
-// Enforce implements agent.Enforcer.
+// Enforce implements agent.Enforcer. What is around containers is written without mu: systemd, where
+// that writes it, may take its time, and a handler whose time is up answers meanwhile.
 func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforced, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	at, _ := ctx.Value(callKey{}).(*call)
 	if at != nil {
 		if err := at.take(); err != nil {
@@ -146,13 +145,15 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 	var done agent.Enforced
 	if t.around != nil {
 		var err error
-		if done, err = t.around.Enforce(c, t.idlePods(c.Workloads()), t.failed); err != nil {
+		if done, err = t.around.Enforce(c, t.bestEffort(c), t.failed); err != nil {
 			if at != nil {
 				at.untake()
 			}
 			return done, err
 		}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	around := done.Undo
 	shared, owned := t.shared, t.owned
 	for _, s := range t.line {
@@ -182,6 +183,9 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 	t.contested, t.owned = t.contested.Union(c.Contested()), c.Owned()
 	t.wake()
 	done.Undo = func() (err error) {
+		if around != nil {
+			err = around()
+		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		for _, s := range t.line {
@@ -193,9 +197,6 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (agent.Enforce
 		t.shared, t.owned = shared, owned
 		if at != nil {
 			at.untake()
-		}
-		if around != nil {
-			err = around()
 		}
 		return err
 	}
@@ -221,6 +222,13 @@ func (t *table) reconciled(c *agent.Transition) bool {
 		}
 	}
 	return t.shared == c.Shared() && t.owned == c.Owned()
+}
+
+// bestEffort is idlePods after a transition.
+func (t *table) bestEffort(c *agent.Transition) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.idlePods(c.Workloads())
 }
 
 // idlePods are the groups of the pods of which all containers are best effort, and that the
