@@ -571,6 +571,9 @@ func compare(all []container) error {
 	type row struct {
 		CPUs  cpuset.Set `json:"cpus"`
 		Group string     `json:"group"`
+		Usage struct {
+			Tasks int `json:"tasks"`
+		} `json:"usage"`
 	}
 	var rows []row
 	text, err := exec.Command(berthNode, "ps", "-o", "json", "--interval", "10ms").Output()
@@ -591,6 +594,10 @@ func compare(all []container) error {
 		i := slices.IndexFunc(rows, func(r row) bool { return strings.Contains(path.Base(r.Group), c.id) })
 		if i < 0 || rows[i].CPUs != is.cpus {
 			return fmt.Errorf("container %s has CPUs %s, the books say:\n%s", c.id, is.cpus, text)
+		}
+		const most = 20 // threads of its one program; the guest has some hundred
+		if tasks := rows[i].Usage.Tasks; tasks < 1 || tasks > most {
+			return fmt.Errorf("container %s is said to have %d tasks", c.id, tasks)
 		}
 	}
 	return nil
