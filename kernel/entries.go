@@ -196,7 +196,7 @@ func (l *UndoLog) Outdated(path string) bool {
 
 func (r *Root) isSame(e *entry) bool {
 	inode, err := r.inode(e.Path)
-	return err == nil && (e.Inode == 0 || inode == e.Inode) || err != nil && !gone(err)
+	return err == nil && !another(e.Inode, inode) || err != nil && !gone(err)
 }
 
 // Undo undoes the entries that match, the last first, as Restore does. The error joins
@@ -235,7 +235,7 @@ func (l *UndoLog) covers(e *entry) (bool, error) {
 		return true, nil
 	}
 	for _, old := range l.at[e.Path] {
-		if e.Op != Write || old.Op != Write || old.Inode != e.Inode || old.Unset != e.Unset {
+		if e.Op != Write || old.Op != Write || another(old.Inode, e.Inode) || old.Unset != e.Unset {
 			continue
 		}
 		if !e.sameLine(old.Value) {

@@ -139,7 +139,7 @@ func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 		return Gone, nil
 	case err != nil:
 		return Failed, r.undoError(e, err)
-	case e.Inode != 0 && e.Inode != inode:
+	case another(e.Inode, inode):
 		return Gone, nil // another process made it anew
 	}
 	var outcome Outcome
@@ -163,6 +163,10 @@ func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 	}
 	return Failed, r.undoError(e, err)
 }
+
+// another reports whether two inodes that a path had are of different files. 0 is not known, as of what
+// is written through systemd now and was directly before.
+func another(a, b uint64) bool { return a != 0 && b != 0 && a != b }
 
 // locate returns an entry with the path that it has now, and its inode: a directory of an overlay
 // may have another name by now.

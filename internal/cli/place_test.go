@@ -25,6 +25,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -447,6 +448,28 @@ func TestWaiting(t *testing.T) {
 	var none *place.NotHeldError
 	if _, err := getOrWaiting(t.Context(), waitingAgent{}, "other"); !errors.As(err, &none) {
 		t.Errorf("another: %v", err)
+	}
+}
+
+// The figures of a container are those of the group that its runtime made, not of all processes.
+func TestUsageOfContainer(t *testing.T) {
+	t.Parallel()
+	const group = "kubepods.slice/kubepods-poda.slice/cri-containerd-1.scope"
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "sys/fs/cgroup", group), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sys/fs/cgroup", group, "pids.current"), []byte("3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root, err := kernel.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &meters{root: root, host: &cgroup.Host{Hierarchies: []cgroup.Hierarchy{{Version: 2, Controllers: []string{cgroup.PIDs}, Dir: "sys/fs/cgroup"}}}}
+	values, err := m.values(&agent.Workload{Backend: "nri", Group: group})
+	if err != nil || values[watch.Tasks] != 3 {
+		t.Errorf("it has %v tasks, want 3 (%v)", values[watch.Tasks], err)
 	}
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io/fs"
+	"path"
 	"strconv"
 	"time"
 
@@ -72,11 +73,18 @@ func (p *meters) read(w *agent.Workload) (usage, error) {
 
 // values are the kernel's present figures. A group that does not exist tells nothing.
 func (p *meters) values(w *agent.Workload) (map[watch.Quantity]float64, error) {
-	if len(w.Dirs) == 0 {
+	named := w.Dirs
+	switch {
+	case len(named) > 0:
+	case w.Group != "": // a container's, which its runtime made
+		for i := range p.host.Hierarchies {
+			named = append(named, path.Join(p.host.Hierarchies[i].Dir, w.Group))
+		}
+	default:
 		return p.processes(w.Spec.PID)
 	}
 	var dirs []cgroupstat.Tree // each a tree of its own
-	for _, dir := range w.Dirs {
+	for _, dir := range named {
 		for _, h := range p.host.Hierarchies {
 			if kernel.Within(dir, h.Dir) {
 				dirs = append(dirs, cgroupstat.Tree{Version: h.Version, Controllers: h.Controllers, Dir: dir})

@@ -73,20 +73,16 @@ func New(files kernel.Files, dial func(context.Context) (Bus, error)) *Files {
 	return &Files{Files: files, dial: dial, patience: 5 * time.Second}
 }
 
-// Open is kernel.Open, but where dir is the live host and systemd runs there,
-// values of its units' groups are written through it.
+// Open is kernel.Open, but where dir is the live host, or in a container the folder that it
+// is mounted to, and systemd runs there, values of its units' groups are written through it.
 func Open(dir string) (*kernel.Root, error) {
 	root, err := kernel.Open(dir)
-	if err != nil || path.Clean(dir) != "/" || !running(root.FS()) {
+	if err != nil || !running(root.FS()) {
 		return root, err
 	}
-	dial := sd.NewSystemdConnectionContext
-	if os.Geteuid() != 0 {
-		// Without a manager of her own, none of a user's groups can be a unit's.
-		if _, err := os.Stat(os.Getenv("XDG_RUNTIME_DIR") + "/systemd/private"); err != nil {
-			return root, nil
-		}
-		dial = sd.NewUserConnectionContext
+	dial := manager(root.FS(), dir, os.Geteuid())
+	if dial == nil {
+		return root, nil
 	}
 	root.Files = New(root.Files, func(ctx context.Context) (Bus, error) {
 		conn, err := dial(ctx)
@@ -96,6 +92,50 @@ func Open(dir string) (*kernel.Root, error) {
 		return conn, nil
 	})
 	return root, nil
+}
+
+// private is where a manager listens, below the folder of what is only for this boot.
+const private = "systemd/private"
+
+// manager returns what connects a user to the manager of a tree; nil if there is none: the
+// tree is a copy, or of a system that does not run.
+func manager(fsys fs.FS, dir string, uid int) func(context.Context) (*sd.Conn, error) {
+	switch live := path.Clean(dir) == "/"; {
+	case live && uid == 0:
+		return sd.NewSystemdConnectionContext
+	case live:
+		// Without a manager of her own, none of a user's groups can be a unit's.
+		if _, err := os.Stat(os.Getenv("XDG_RUNTIME_DIR") + "/" + private); err == nil {
+			return sd.NewUserConnectionContext
+		}
+	case uid == 0 && isSocket(fsys, "run/"+private, uid):
+		return func(ctx context.Context) (*sd.Conn, error) { return connectTo(ctx, path.Join(dir, "run", private)) }
+	}
+	return nil
+}
+
+// isSocket reports whether a file of a tree is a socket of a user.
+func isSocket(fsys fs.FS, name string, uid int) bool {
+	info, err := fs.Stat(fsys, name)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == uid
+}
+
+// connectTo connects root to the manager that listens at a socket.
+func connectTo(ctx context.Context, socket string) (*sd.Conn, error) {
+	return sd.NewConnection(func() (*dbus.Conn, error) {
+		conn, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
+		if err != nil {
+			return nil, err
+		}
+		if err := conn.Auth([]dbus.Auth{dbus.AuthExternal("0")}); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return conn, nil
+	})
 }
 
 // running reports whether systemd runs (sd_booted(3)) and has control groups in v2.

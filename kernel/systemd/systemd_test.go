@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path"
 	"path/filepath"
@@ -124,12 +125,17 @@ func host(t *testing.T) (*kernel.Root, *fakeBus) {
 			t.Fatal(err)
 		}
 	}
-	mounts := filepath.Join(dir, "proc/self/mountinfo")
-	if err := os.MkdirAll(filepath.Dir(mounts), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(mounts, []byte("30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"), 0o644); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{
+		"self/mountinfo":            "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+		"sys/kernel/random/boot_id": "a boot",
+	} {
+		file := filepath.Join(dir, "proc", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	root, err := kernel.Open(dir)
 	if err != nil {
@@ -499,6 +505,123 @@ func TestRunning(t *testing.T) {
 		if last := strings.HasPrefix(name, "sys"); running(os.DirFS(dir)) != last {
 			t.Errorf("with %q: running is not %v", name, last)
 		}
+	}
+}
+
+// Systemd is that of the live host, also where a container sees that in a folder: a copy has none, nor a
+// tree with a socket of somebody else.
+func TestManager(t *testing.T) {
+	tree := func() string {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(dir, "run/systemd"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	copied, host, linked := tree(), tree(), tree()
+	const socket = "run/systemd/private"
+	if err := os.WriteFile(filepath.Join(copied, socket), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(host, socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Symlink(filepath.Join(host, socket), filepath.Join(linked, socket)); err != nil {
+		t.Fatal(err)
+	}
+	fsOf := func(dir string) fs.FS {
+		root, err := kernel.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return root.FS()
+	}
+	me := os.Geteuid()
+	for _, tc := range []struct {
+		dir  string
+		uid  int
+		want bool
+	}{{host, me, true}, {host, me + 1, false}, {copied, me, false}, {linked, me, false}, {t.TempDir(), me, false}} {
+		if got := isSocket(fsOf(tc.dir), socket, tc.uid); got != tc.want {
+			t.Errorf("a socket of user %d in %s: %v", tc.uid, tc.dir, got)
+		}
+	}
+	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(host, "run"))
+	for _, tc := range []struct {
+		dir  string
+		uid  int
+		want bool
+	}{
+		{"/", 0, true},
+		{"/", 1000, true},
+		{host, 0, me == 0},
+		{host, 1000, false}, // her manager is none of the host's
+		{copied, 0, false},
+		{linked, 0, false},
+	} {
+		if dial := manager(fsOf(tc.dir), tc.dir, tc.uid); (dial != nil) != tc.want {
+			t.Errorf("user %d in %s: a manager is there: %v, want %v", tc.uid, tc.dir, dial != nil, tc.want)
+		}
+	}
+	t.Setenv("XDG_RUNTIME_DIR", copied)
+	if manager(fsOf("/"), "/", 1000) != nil {
+		t.Error("a user without a manager has one")
+	}
+
+	accepted := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			err = conn.Close() // it is no systemd
+		}
+		accepted <- err
+	}()
+	if _, err := connectTo(t.Context(), filepath.Join(host, socket)); err == nil {
+		t.Error("connected to nobody")
+	}
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
+}
+
+// What was written directly, by a program that does not ask systemd, is undone through it.
+func TestDirectBefore(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	const name = mount + "/system.slice/web.service/cpu.weight"
+	direct, err := kernel.Open(bus.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "undo")
+	log, err := kernel.OpenUndoLog(direct, file, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.Apply(direct, kernel.Plan{{Path: name, Value: "20"}}, log); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if log, err = kernel.OpenUndoLog(root, file, "another"); err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if log.Outdated(name) {
+		t.Error("the group is said to be another one")
+	}
+	if _, err := kernel.Apply(root, kernel.Plan{{Path: name, Value: "30"}}, log); err != nil {
+		t.Fatal(err)
+	}
+	items, err := log.Undo(func(kernel.Step) bool { return true })
+	if err != nil || len(items) != 1 || items[0].Outcome != kernel.Restored || items[0].Original != "100" {
+		t.Errorf("undone: %+v, %v", items, err)
+	}
+	if text, err := fs.ReadFile(root.FS(), name); err != nil || string(text) != "100\n" {
+		t.Errorf("the weight is %q, %v", text, err)
 	}
 }
 

@@ -91,7 +91,7 @@ func (c *cluster) start() error {
 	if c.images, err = nodekit.Serve(work); err != nil {
 		return err
 	}
-	if c.containerd, err = nodekit.Containerd(filepath.Join(state, "containerd"), kit.Program, work); err != nil {
+	if c.containerd, err = nodekit.Containerd(filepath.Join(state, "containerd"), kit.Program, work, nodekit.Cgroupfs); err != nil {
 		return err
 	}
 	process := func(args ...string) *nodekit.Process {
@@ -103,8 +103,9 @@ func (c *cluster) start() error {
 		"--cert-dir="+state+"/certs", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer="+api,
 		"--service-account-key-file="+state+"/sa.key", "--service-account-signing-key-file="+state+"/sa.key", "--token-auth-file="+state+"/tokens.csv", "--authorization-mode=RBAC",
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--kubelet-preferred-address-types=InternalIP", "--allow-privileged=true")
-	c.kubelet = process(kit.Program("kubelet"), "--config="+state+"/kubelet.yaml", "--kubeconfig="+state+"/kubeconfig", "--root-dir=/var/lib/kubelet", "--cert-dir="+state+"/pki",
-		"--hostname-override="+node, "--node-ip="+address)
+	if c.kubelet, err = nodekit.Kubelet(state, kit.Program("kubelet"), node, nodekit.Cgroupfs, "", "--kubeconfig="+state+"/kubeconfig"); err != nil {
+		return err
+	}
 	c.plugin = process(filepath.Join(built, "berth-node"), "nri", "--budget", nodekit.Budget.String(), "--nri-socket", nodekit.NRI)
 	if c.client, err = kubernetes.NewForConfig(&rest.Config{Host: api, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}); err != nil {
 		return err
@@ -201,27 +202,6 @@ current-context: c
 contexts: [{name: c, context: {cluster: c, user: admin}}]
 clusters: [{name: c, cluster: {server: "` + api + `", certificate-authority: ` + state + `/certs/apiserver.crt}}]
 users: [{name: admin, user: {token: ` + token + `}}]
-`,
-		// A file with no name server: there is no network.
-		"kubelet.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-failCgroupV1: false
-cgroupDriver: cgroupfs
-enforceNodeAllocatable: [pods]
-containerRuntimeEndpoint: unix://` + nodekit.CRI + `
-failSwapOn: false
-makeIPTablesUtilChains: false
-readOnlyPort: 0
-resolvConf: ""
-maxPods: 200
-registryPullQPS: 0
-eventRecordQPS: 0
-kubeAPIQPS: 500
-kubeAPIBurst: 1000
-nodeStatusUpdateFrequency: 5s
-authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-evictionHard: {memory.available: "1Mi", nodefs.available: "0%", imagefs.available: "0%", nodefs.inodesFree: "0%"}
 `,
 	} {
 		if err := os.WriteFile(filepath.Join(state, name), []byte(text), 0o600); err != nil {

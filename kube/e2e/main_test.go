@@ -49,9 +49,6 @@ func cannot() string {
 	return ""
 }
 
-// address is the node's: one for documentation, on lo of the box.
-const address = "192.0.2.10"
-
 // runInBox runs this test binary again, in a box. It dies with this thread.
 func runInBox() (code int, err error) {
 	runtime.LockOSThread()
@@ -78,7 +75,7 @@ func runInBox() (code int, err error) {
 		Group:     fmt.Sprintf("berth-node-%d", os.Getpid()),
 		Tmpfs:     map[string]os.FileMode{"/run": 0o755, "/var/lib": 0o755, "/var/log": 0o755},
 		Dir:       dir,
-		Addresses: []string{address},
+		Addresses: []string{nodekit.Address},
 	})
 	if err != nil {
 		return 0, err

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -168,6 +170,51 @@ func TestAround(t *testing.T) {
 			}
 		})
 	}
+}
+
+// slowFiles hold writes to a group up until free is closed.
+type slowFiles struct {
+	kernel.Files
+	group string
+	free  chan struct{}
+}
+
+func (f *slowFiles) WriteFile(name, data string) error {
+	if strings.HasSuffix(path.Dir(name), "/"+f.group) {
+		<-f.free
+	}
+	return f.Files.WriteFile(name, data)
+}
+
+// A write around containers that takes long, as systemd's may, holds no answer up: the container runs
+// in the shared pool, and has what it asks for once that is done.
+func TestSlowAround(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t, fakekernel.V2(), "system.slice", "kubepods/poddb/db.a")
+	free := make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	g.root.Files = &slowFiles{g.root.Files, "system.slice", free}
+	n := newNode(t, "1s1n4c2t", func(o *Options) {
+		o.Node.Root, o.Confine, o.Budget = g.root, []string{"system.slice"}, 30*time.Millisecond
+	})
+	db := guaranteed(pod("db", exclusive))
+	answered := make(chan error, 1)
+	go func() { answered <- n.create(db, container(db, "a", 4000), 0) }()
+	select {
+	case err := <-answered:
+		must(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the answer waits for the write")
+	}
+	if got, late := n.cpus("db.a"), n.heard.kinds(Late); got != n.online || len(late) != 1 {
+		t.Errorf("CPUs %s, events %q", got, late)
+	}
+	release()
+	eventually(t, "it has what it asks for, alone", func() bool {
+		own := n.cpus("db.a")
+		return own.Len() == 4 && !slices.Contains(g.overlapping(own), "system.slice")
+	})
 }
 
 // A group that a killed runtime left without processes is none of a container that runs.

@@ -139,30 +139,31 @@ func (t *table) Locate(w *agent.Workload, _ iter.Seq[*agent.Workload]) error {
 	return nil
 }
 
-// Enforce implements agent.Enforcer.
+// Enforce implements agent.Enforcer. What is around containers is written without mu: systemd, where
+// that writes it, may take its time, and a handler whose time is up answers meanwhile.
 func (t *table) Enforce(ctx context.Context, c *agent.Transition) (done agent.Enforced, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	at, _ := ctx.Value(callKey{}).(*call)
 	if err := at.take(); err != nil {
 		return done, err
 	}
 	if t.around != nil {
-		if done, err = t.around.Enforce(c, t.idlePods(c.Workloads()), t.failed); err != nil {
+		if done, err = t.around.Enforce(c, t.bestEffort(c), t.failed); err != nil {
 			at.untake()
 			return done, err
 		}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	around, unwant := done.Undo, t.want(c)
 	t.wake()
 	done.Undo = func() (err error) {
+		if around != nil {
+			err = around()
+		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		unwant()
 		at.untake()
-		if around != nil {
-			err = around()
-		}
 		return err
 	}
 	return done, nil
@@ -227,6 +228,13 @@ func (t *table) reconciled(c *agent.Transition) bool {
 		}
 	}
 	return t.shared == c.Shared() && t.owned == c.Owned()
+}
+
+// bestEffort is idlePods after a transition.
+func (t *table) bestEffort(c *agent.Transition) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.idlePods(c.Workloads())
 }
 
 // idlePods are the groups of the pods of which all containers are best effort, and that the

@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/cli"
 	"berth.dev/berth/internal/plain"
-	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/kube/nri"
 	"berth.dev/berth/kube/rivals"
 	"berth.dev/berth/place/policies"
@@ -76,7 +76,7 @@ wrong usage.`,
   sudo berth-node explain default/web-0/nginx`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			root, err := kernel.Open(cli.RootDir(cmd))
+			root, err := systemd.Open(cli.RootDir(cmd))
 			if err != nil {
 				return err
 			}

@@ -18,10 +18,19 @@ const (
 	NRI = "/run/nri/nri.sock"
 )
 
+// Driver is who makes control groups: systemd, asked by runc and kubelet, or both themselves.
+type Driver string
+
+// The kubelet's words for them.
+const (
+	Cgroupfs Driver = "cgroupfs"
+	Systemd  Driver = "systemd"
+)
+
 // Containerd is a containerd with its files below dir, which has to be in memory or on a
 // disk that overlayfs takes. Programs are where program says; cni is a network plugin, ""
 // for none.
-func Containerd(dir string, program func(string) string, cni string) (*Process, error) {
+func Containerd(dir string, program func(string) string, cni string, driver Driver) (*Process, error) {
 	bin, conf := filepath.Join(dir, "cni/bin"), filepath.Join(dir, "cni/net.d")
 	for _, d := range []string{bin, conf} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -58,13 +67,14 @@ state = '/run/containerd'
     runtime_type = 'io.containerd.runc.v2'
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
       BinaryName = '%[6]s'
+      SystemdCgroup = %[9]t
 [plugins.'io.containerd.nri.v1.nri']
   socket_path = '%[7]s'
   plugin_registration_timeout = '%[8]s'
   plugin_request_timeout = '%[8]s'
   [plugins.'io.containerd.nri.v1.nri'.default_validator]
     enable = true
-`, dir, CRI, Image, bin, conf, program("runc"), NRI, 2*Budget)
+`, dir, CRI, Image, bin, conf, program("runc"), NRI, 2*Budget, driver == Systemd)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, err
 	}

@@ -54,9 +54,9 @@ kubernetes:
     - {namespaces: [default], words: ["*", "berth.dev/io=slow", "berth.dev/power=performance"]}
 `
 
-// guest is what runs in it. It is set by TestMain before any test.
+// guest is what runs in it, the kubelet in one of both. It is set by TestMain before any test.
 type guest struct {
-	containerd, plugin *nodekit.Process
+	containerd, plugin, kubelet *nodekit.Process
 
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
@@ -66,7 +66,11 @@ var the guest
 
 func TestMain(m *testing.M) {
 	if inside() {
-		if err := the.start(); err != nil {
+		start := the.start
+		if underSystemd() {
+			start = the.startUnits
+		}
+		if err := start(); err != nil {
 			fmt.Fprintln(os.Stderr, "numa:", err)
 			os.Exit(1)
 		}
@@ -78,6 +82,23 @@ func (g *guest) start() error {
 	if err := root(); err != nil {
 		return err
 	}
+	if err := g.prepare(nodekit.Cgroupfs, classes); err != nil {
+		return err
+	}
+	if err := g.containerd.Start(); err != nil {
+		return err
+	}
+	if err := g.connect(); err != nil {
+		return err
+	}
+	if err := g.plugin.Start(); err != nil {
+		return err
+	}
+	return g.connected(1)
+}
+
+// prepare makes the files of containerd and of the plugin, with its configuration, and serves the image.
+func (g *guest) prepare(driver nodekit.Driver, configuration string) (err error) {
 	for _, dir := range []string{state, "/etc", logs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -91,18 +112,16 @@ func (g *guest) start() error {
 	if _, err := nodekit.Serve("/bin/work"); err != nil {
 		return err
 	}
-	var err error
-	if g.containerd, err = nodekit.Containerd(state, func(name string) string { return "/bin/" + name }, ""); err != nil {
-		return err
-	}
-	if err := os.WriteFile(classFile, []byte(classes), 0o600); err != nil {
+	if g.containerd, err = nodekit.Containerd(state, func(name string) string { return "/bin/" + name }, "", driver); err != nil {
 		return err
 	}
 	g.plugin = &nodekit.Process{Args: []string{berthNode, "nri", "--config", classFile, "--budget", nodekit.Budget.String(), "--nri-socket", nodekit.NRI}, Log: state + "/plugin.log"}
-	if err := g.containerd.Start(); err != nil {
-		return err
-	}
-	if err := nodekit.Listens("unix", nodekit.CRI, 2*time.Minute); err != nil {
+	return os.WriteFile(classFile, []byte(configuration), 0o600)
+}
+
+// connect waits for containerd, and has it pull the image.
+func (g *guest) connect() error {
+	if err := nodekit.Listens("unix", nodekit.CRI, 5*time.Minute); err != nil {
 		return fmt.Errorf("%w\n%s", err, g.containerd.Tail(20))
 	}
 	conn, err := grpc.NewClient("unix://"+nodekit.CRI, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -110,13 +129,9 @@ func (g *guest) start() error {
 		return err
 	}
 	g.runtime, g.images = cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn)
-	if err := g.plugin.Start(); err != nil {
-		return err
+	if _, err = g.images.PullImage(context.Background(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: nodekit.Image}}); err != nil {
+		err = fmt.Errorf("%w\n%s", err, g.containerd.Tail(20))
 	}
-	if err := g.connected(1); err != nil {
-		return err
-	}
-	_, err = g.images.PullImage(context.Background(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: nodekit.Image}})
 	return err
 }
 
@@ -275,6 +290,8 @@ func (c container) remove(t *testing.T) {
 
 // place is where a container may run.
 type place struct{ cpus, mems cpuset.Set }
+
+func (p place) String() string { return fmt.Sprintf("CPUs %s, memory nodes %s", p.cpus, p.mems) }
 
 // place is what the kernel has for a container, which has to be in effect.
 func (c container) place() (is place, err error) {
@@ -635,6 +652,9 @@ func compare(all []container) error {
 	type row struct {
 		CPUs  cpuset.Set `json:"cpus"`
 		Group string     `json:"group"`
+		Usage struct {
+			Tasks int `json:"tasks"`
+		} `json:"usage"`
 	}
 	var rows []row
 	text, err := exec.Command(berthNode, "ps", "-o", "json", "--interval", "10ms").Output()
@@ -652,9 +672,13 @@ func compare(all []container) error {
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(rows, func(r row) bool { return filepath.Base(r.Group) == c.id })
+		i := slices.IndexFunc(rows, func(r row) bool { return strings.Contains(path.Base(r.Group), c.id) })
 		if i < 0 || rows[i].CPUs != is.cpus {
 			return fmt.Errorf("container %s has CPUs %s, the books say:\n%s", c.id, is.cpus, text)
+		}
+		const most = 20 // threads of its one program; the guest has some hundred
+		if tasks := rows[i].Usage.Tasks; tasks < 1 || tasks > most {
+			return fmt.Errorf("container %s is said to have %d tasks", c.id, tasks)
 		}
 	}
 	return nil
