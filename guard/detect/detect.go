@@ -113,7 +113,7 @@ type workload struct {
 	quotaUntil watch.Time
 	// ownUntil likewise: a burst of its own, in which its threads waited for each other.
 	ownUntil watch.Time
-	full     watch.Time // the end of the last window in which its CPUs were full
+	full     watch.Time // the end of the last window in which others had most of its full CPUs; 0 is never
 }
 
 // New returns a Detector without workloads.

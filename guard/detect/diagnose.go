@@ -22,7 +22,7 @@ const (
 	antagonist   = 0.4  // of what one suspect must have
 	nearly       = 0.8  // of what groups have, which one must have where others have more
 	notable      = 0.2  // of the wait behind others, which a suspect must have had besides
-	plainly      = 0.2  // of run delay and run time, which others must impose where full CPUs are mostly its own
+	leastImposed = 0.2  // of run delay and run time, which others must impose where full CPUs are mostly its own
 	ownFull      = 0.8  // of full CPUs, from which they are full by its own doing
 	ownAll       = 0.9  // of full CPUs, from which others have too little of them to matter
 	correlates   = 0.35 // CPI²
@@ -238,7 +238,7 @@ func (w *workload) own(r Resource, evidence []Evidence) {
 func (w *workload) accuse(r Resource, c claim, s Signal, evidence []Evidence) {
 	v := verdict{suspect: c.name, share: 1, evidence: evidence, missing: w.missing(resourceInfos[r].useful...)}
 	if c.name != "" {
-		v.share = cmp.Or(c.all, c.share)
+		v.share = cmp.Or(c.ofOthers, c.share)
 		v.evidence = append(evidence, w.against(c.name, s, c.share, cmp.Or(c.least, antagonist)))
 	}
 	if v.probed = c.name != "" && s == QueueShare; v.probed {
@@ -309,11 +309,11 @@ func (d *Detector) perCPU(w *workload) float64 {
 // its CPUs itself lacks some also where its threads do not wait; others have little of
 // them then, and could not give it much.
 func (d *Detector) diagnoseUse(w *workload, waits bool) {
-	others := w.value[ForeignQueued] >= mostly && (w.stands(WaitRatio) || w.stands(Imposed))
+	others := w.value[ForeignQueued] >= mostly && w.value[Imposed] >= leastImposed
 	switch {
 	case w.value[OwnUse] >= ownAll && !others && (waits || !w.stands(CPI)):
 		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownAll)))
-	case waits && w.value[OwnUse] >= ownFull && w.value[Imposed] < plainly: // its requests wait in its program
+	case waits && w.value[OwnUse] >= ownFull && w.value[Imposed] < leastImposed: // its requests wait in its program
 		w.ownUntil = w.to + ownSeen
 		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownFull)))
 	case waits:
@@ -329,12 +329,13 @@ func (d *Detector) diagnoseWait(w *workload) {
 		d.correlateWait(w, symptoms)
 		return
 	}
+	w.noteCrowd()
 	crowded := w.crowded()
 	switch own := w.value[SelfQueued]; {
-	case !crowded && own >= mostly && own*w.queued.net >= leastBurst, w.usualUse.learnt() && w.value[CPUUse] >= leastMore*w.usualUse.Mean:
+	case !crowded && own >= mostly && own*w.queued.net >= leastBurst, w.muchMore():
 		w.ownUntil = w.to + ownSeen
 	}
-	if crowded && w.value[ForeignQueued] < antagonist {
+	if crowded && w.value[ForeignQueued] < antagonist && w.value[SelfQueued] > w.value[ForeignQueued] {
 		if c := w.queuedBehindOthers(); c.name != "" {
 			w.accuse(CPU, c, QueueShare, symptoms)
 			return
@@ -354,14 +355,26 @@ func (d *Detector) diagnoseWait(w *workload) {
 	}
 }
 
-// crowded says whether its CPUs are full, or were in the last windows, as a short one is told in ticks of the
-// clock, and others have most of them. They drive its threads onto the same CPUs, where these wait for each
-// other.
+// muchMore says whether it uses far more CPU time than it usually does.
+func (w *workload) muchMore() bool {
+	usual := &w.usualUse
+	return usual.learnt() && w.value[CPUUse] >= max(leastMore*usual.Mean, usual.Mean+3*math.Sqrt(usual.Variance))
+}
+
+// crowded says whether others have most of its CPUs, which are full, or had in the last windows, as a short one
+// is told in ticks of the clock. They drive its threads onto the same CPUs, where these wait for each other.
 func (w *workload) crowded() bool {
-	if own := w.value[OwnUse]; own > 0 {
+	return w.to-w.full <= fullWindows*(w.to-w.from)
+}
+
+// noteCrowd notes whether others have most of its full CPUs.
+func (w *workload) noteCrowd() {
+	switch own := w.value[OwnUse]; {
+	case own >= mostly:
+		w.full = 0
+	case own > 0:
 		w.full = w.to
 	}
-	return w.value[OwnUse] < mostly && w.to-w.full <= fullWindows*(w.to-w.from)
 }
 
 // fills says whether the workload uses most of its CPUs, as far as is known.

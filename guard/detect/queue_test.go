@@ -173,25 +173,28 @@ func TestBurstOfItsOwn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		now          signalsOf
 		waiting, use float64 // threads, and the CPU time that is usual
+		varies       float64 // by how much, as a variance
 		burst        bool
 	}{
-		"threads wait":                 {signalsOf{}, 1.5, 1, true}, // of which 0.7 are its own
-		"fewer":                        {signalsOf{}, 1.4, 1, false},
-		"behind each other, in part":   {signalsOf{SelfQueued: 0.59, ForeignQueued: 0.41}, 9, 1, false},
-		"others have most of its CPUs": {signalsOf{OwnUse: 0.59}, 9, 1, false},
-		"not most":                     {signalsOf{OwnUse: 0.6}, 9, 1, true},
-		"twice the usual use":          {signalsOf{}, 0.1, 0.5, true},
-		"less":                         {signalsOf{}, 0.1, 0.51, false},
-		"the usual use is not known":   {signalsOf{}, 0.1, 0, false},
-		"twice, and others have most":  {signalsOf{OwnUse: 0.5}, 9, 0.5, true},
-		"full, but for a fifth":        {signalsOf{OwnUse: 0.8}, 0.1, 1, true},
-		"that, which others impose":    {signalsOf{OwnUse: 0.8, Imposed: 0.2}, 0.1, 1, false},
+		"threads wait":                 {signalsOf{}, 1.5, 1, 0, true}, // of which 0.7 are its own
+		"fewer":                        {signalsOf{}, 1.4, 1, 0, false},
+		"behind each other, in part":   {signalsOf{SelfQueued: 0.59, ForeignQueued: 0.41}, 9, 1, 0, false},
+		"others have most of its CPUs": {signalsOf{OwnUse: 0.59}, 9, 1, 0, false},
+		"not most":                     {signalsOf{OwnUse: 0.6}, 9, 1, 0, true},
+		"twice the usual use":          {signalsOf{}, 0.1, 0.5, 0, true},
+		"less":                         {signalsOf{}, 0.1, 0.51, 0, false},
+		"twice, as it varies":          {signalsOf{}, 0.1, 0.5, 0.04, false}, // 0.2, three times
+		"and more":                     {signalsOf{}, 0.1, 0.5, 0.02, true},
+		"the usual use is not known":   {signalsOf{}, 0.1, 0, 0, false},
+		"twice, and others have most":  {signalsOf{OwnUse: 0.5}, 9, 0.5, 0, true},
+		"full, but for a fifth":        {signalsOf{OwnUse: 0.8}, 0.1, 1, 0, true},
+		"that, which others impose":    {signalsOf{OwnUse: 0.8, Imposed: 0.2}, 0.1, 1, 0, false},
 	} {
 		now := signalsOf{WaitRatio: 0.5, Imposed: 0.15, SelfQueued: 0.7, ForeignQueued: 0.3}
 		maps.Copy(now, tc.now)
 		w, _ := judged(t, signalsOf{}, now)
 		if w.ownUntil, w.queued.net, w.usualUse = 0, tc.waiting, (Mean{}); tc.use > 0 {
-			w.usualUse = Mean{N: enough, Mean: tc.use}
+			w.usualUse = Mean{N: enough, Mean: tc.use, Variance: tc.varies}
 		}
 		if (&Detector{}).diagnoseUse(w, true); (w.ownUntil == w.to+ownSeen) != tc.burst {
 			t.Errorf("%s: a burst of its own until %v, want %t", name, w.ownUntil, tc.burst)
@@ -212,6 +215,7 @@ func TestCrowdedTogether(t *testing.T) {
 		share float64
 	}{
 		"others have most":           {0.59, 0, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "hog", 1.4 / 1.5},
+		"not most, a moment ago":     {0.6, 1, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "", 0},
 		"not most":                   {0.6, 0, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "", 0},
 		"CPUs were full a while ago": {0, 2, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "hog", 1.4 / 1.5},
 		"longer ago":                 {0, 3, map[string]float64{"web": 4, "hog": 1.4, "mail": 0.1}, "", 0},
@@ -220,6 +224,7 @@ func TestCrowdedTogether(t *testing.T) {
 		"hardly":                     {0.5, 0, map[string]float64{"web": 4, "hog": 1.2, "mail": 0}, "", 0}, // of 25.2
 		"just":                       {0.5, 0, map[string]float64{"web": 4, "hog": 1.3, "mail": 0}, "hog", 1},
 		"as usual, by how it varies": {0.5, 0, map[string]float64{"web": 4, "old": 3, "mail": 0}, "", 0},
+		"CPUs wake up, mostly":       {0.5, 0, map[string]float64{"web": 0, "hog": 1.4, "mail": 0.1}, "", 0},
 		"in no group":                {0.5, 0, map[string]float64{"web": 4, "hog": 0, Outside: 2}, Outside, 1},
 	} {
 		d := queuing(t, usual, tc.then)
@@ -230,6 +235,9 @@ func TestCrowdedTogether(t *testing.T) {
 			w.full = w.to - tc.ago*d.cfg.Window
 		}
 		w.value[OwnUse], w.value[WaitRatio] = tc.own, 0.5
+		if tc.then["web"] == 0 { // then it waits for something else
+			w.value[SelfQueued], w.value[ForeignQueued], w.value[IdleQueued] = 0, 0.3, 0.5
+		}
 		d.diagnoseWait(w)
 		v := w.history[CPU].last
 		for _, e := range v.evidence {

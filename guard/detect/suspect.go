@@ -10,11 +10,11 @@ import (
 
 // claim is the group with the greatest part of something.
 type claim struct {
-	name  string // "" if nobody has enough
-	share float64
-	known bool    // there is something to have a part of
-	least float64 // what the share had to be; 0 is antagonist
-	all   float64 // its part of the damage; 0 is the share
+	name     string // "" if nobody has enough
+	share    float64
+	known    bool    // there is something to have a part of
+	least    float64 // what the share had to be; 0 is antagonist
+	ofOthers float64 // its part of what is behind others, where that is its part of the damage; else 0
 }
 
 // claims adds up parts and keeps the greatest that is another's.
@@ -97,7 +97,7 @@ func (w *workload) queuedBehindOthers() claim {
 	if c.name == "" || w.imposed(all.most) < limit/2 {
 		return claim{}
 	}
-	c.all, c.share = c.share, all.most/w.queued.grown
+	c.ofOthers, c.share = c.share, all.most/w.queued.grown
 	c.least = limit / 2 * (w.queued.whole + w.value[CPUUse]) / w.queued.grown
 	return c
 }

@@ -1046,7 +1046,7 @@ func TestStoredProtocol(t *testing.T) {
 	const docs = "../../docs/measurements/"
 	results := map[string]string{
 		"guard-protocol-1": "results/guard-protocol.json.gz", "guard-protocol-2": "results/guard-protocol-2.json.gz", "guard-protocol-3": "results/guard-protocol-3.json.gz",
-		"guard-protocol-4": "results/guard-protocol-4.json.gz", "guard-protocol": "results/guard-protocol-5.json.gz",
+		"guard-protocol-4": "results/guard-protocol-4.json.gz", "guard-protocol-5": "results/guard-protocol-5.json.gz", "guard-protocol": "results/guard-protocol-6.json.gz",
 		"guard-sixteen": "results/guard-sixteen-1.json.gz", "guard-sixteen run 2": "results/guard-sixteen-2.json.gz",
 	}
 	whole := func(reasons func(*ProtocolAnalysis, time.Duration) []string) func(a *ProtocolAnalysis) ([][]report.Column, []string) {
@@ -1081,7 +1081,8 @@ func TestStoredProtocol(t *testing.T) {
 		"guard-protocol-2":    whole(whySecond),
 		"guard-protocol-3":    whole(whyThird),
 		"guard-protocol-4":    whole(whyFourth),
-		"guard-protocol":      whole(whyFifth),
+		"guard-protocol-5":    whole(whyFifth),
+		"guard-protocol":      whole(whySixth),
 		"guard-sixteen":       brief,
 		"guard-sixteen run 2": brief,
 	} {

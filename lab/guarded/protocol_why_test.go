@@ -237,7 +237,7 @@ func whyFourth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	return said
 }
 
-// whyFifth is what guard-protocol.md says of single onsets and periods of run 5.
+// whyFifth is what guard-protocol-5.md says of single onsets and periods of run 5, whySixth what guard-protocol.md says of run 6.
 func whyFifth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
 	kept := func(s single) float64 { return 100 * s.work }
@@ -257,6 +257,11 @@ func whyFifth(a *ProtocolAnalysis, washout time.Duration) (said []string) {
 		add("Where nothing was done, no window names the neighbour")
 	}
 	return said
+}
+
+func whySixth(a *ProtocolAnalysis, washout time.Duration) []string {
+	stolen := those(a.singles(Guarded, washout), func(s single) bool { return s.ratio > 4 })
+	return append(whyFifth(a, washout), fmt.Sprintf("%d of the guard's onsets had more than 4 times", len(stolen)))
 }
 
 // whySixteen is what guard-sixteen.md says of single onsets of its runs.
