@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -72,6 +73,33 @@ func TestNothingElsewhere(t *testing.T) {
 	}
 	if code, out, errs := runRestore("--root", dir); code != exitOK || out != "nothing to restore\n" {
 		t.Errorf("after everything was given back: status %d, %q, %s", code, out, errs)
+	}
+}
+
+// What the page and this error say of the DaemonSet is in it.
+func TestDaemonSetHasWhatIsNamed(t *testing.T) {
+	t.Parallel()
+	manifest, err := os.ReadFile("../../kube/deploy/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/coming-from.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := regexp.MustCompile(`--config=/\S+\.yaml`).FindString(string(page))
+	if config == "" || !strings.Contains(string(manifest), "- "+config+"\n") {
+		t.Errorf("the DaemonSet has no line %q of docs/coming-from.md", config)
+	}
+	e := ElsewhereError{Missing: "/run/berth/node", Dir: "/run/berth", Root: "/host", Here: "/"}
+	flags := regexp.MustCompile(`--root (\S+) --state (\S+)`).FindStringSubmatch(e.Error())
+	if flags == nil {
+		t.Fatal(e.Error())
+	}
+	for i, flag := range []string{"root", "state"} {
+		if arg := "- --" + flag + "=" + flags[i+1]; !strings.Contains(string(manifest), arg) {
+			t.Errorf("the DaemonSet has no %q, which is named: %s", arg, &e)
+		}
 	}
 }
 
