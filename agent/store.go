@@ -102,10 +102,33 @@ func (s store) drop(b batch) error {
 // What cannot be read in one of an earlier boot, maybe because the machine crashed before
 // it was on the disk, is void like all the rest.
 func (s store) isOfBoot(boot string) bool {
+	of, err := s.origin()
+	return err != nil || of.Boot == "" || of.Boot == boot
+}
+
+// origin is what the first line of the undo log says of where and when the node was opened.
+func (s store) origin() (of struct{ Root, Boot string }, err error) {
 	text, err := kernel.ReadPrivateFile(s.path(logFile))
-	var of struct{ Boot string }
+	if err != nil {
+		return of, err
+	}
 	first, _, _ := bytes.Cut(text, []byte("\n"))
-	return err != nil || json.Unmarshal(first, &of) != nil || of.Boot == "" || of.Boot == boot
+	return of, json.Unmarshal(first, &of)
+}
+
+// RootOf returns the directory of the kernel.Root that the node in a state directory was opened with, as
+// its process saw it. ok is false where there is no node that can be read, or all of it was given
+// back.
+func RootOf(dir string) (root string, ok bool) {
+	s := store{dir: dir}
+	if kernel.CheckPrivateDir(dir) != nil {
+		return "", false
+	}
+	if _, err := os.Lstat(s.path(settingsFile)); err != nil {
+		return "", false
+	}
+	of, err := s.origin()
+	return of.Root, err == nil && of.Root != ""
 }
 
 func (s store) batchOf(text []byte) (b batch, err error) {

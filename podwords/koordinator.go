@@ -20,11 +20,14 @@ func koordinatorRows() []Row {
 		{System: Koordinator, Word: "scheduling.koordinator.sh/resource-status", Means: "the very CPUs that a scheduler chose, of a pod whose CPUs one container has", Strong: []string{"*"}, read: resourceStatus},
 		{System: Koordinator, Word: "koordinator.sh/networkQOS", Means: "the most that the pod may receive and send, in bits per second", read: networkQOS},
 		{System: Koordinator, Word: "koordinator.sh/cpuQOS", Means: "it is for a kernel with group identity: here the class of service decides who goes first"},
+		{System: Koordinator, Word: "koordinator.sh/core-sched-group-id", Label: true, Means: "whom a pod shares a core with is not set by core scheduling: CPUs of its own are, in whole cores if it wants (berth.dev/bind, berth.dev/exclusivity)"},
+		{System: Koordinator, Word: "koordinator.sh/core-sched-policy", Label: true, Means: "whom a pod shares a core with is not set by core scheduling: CPUs of its own are, in whole cores if it wants (berth.dev/bind, berth.dev/exclusivity)"},
+		{System: Koordinator, Word: "scheduling.koordinator.sh/device-allocated", Means: "no environment or mount is added to containers: a device plugin of the kubelet, or CDI, gives them their devices"},
 		{System: Koordinator, Word: "koordinator.sh/cpuBurst", Means: "the quota of a container stays as the kubelet writes it"},
 		{System: Koordinator, Word: "koordinator.sh/memoryQOS", Means: "what protects and throttles the memory of a container stays as the kubelet writes it"},
 		{System: Koordinator, Word: "koordinator.sh/blkioQOS", Means: "a pod sets no limits of a disk by itself: it names a class that the node's configuration defines (berth.dev/io)"},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
-		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch-cpu and batch-memory of a container of class BE, which no kubelet sets; its share stays that of best effort", read: extendedResources},
+		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch-cpu and batch-memory of a container of class BE, which no kubelet sets; its share stays that of best effort; mid-cpu and mid-memory limit nothing", read: extendedResources},
 	}
 }
 
@@ -159,6 +162,11 @@ func extendedResources(r *reading, text string) (w Wish, err error) {
 	}
 	if memory > 0 {
 		w.MemoryLimit = new(place.Bytes(memory))
+	}
+	for _, mid := range []string{"kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"} {
+		if limits[mid].Value() > 0 {
+			return w, notFollowed("a limit of %s: only batch-cpu and batch-memory limit a container", mid)
+		}
 	}
 	return w, nil
 }

@@ -48,6 +48,7 @@ type nodeFlags struct {
 	policy  string
 	confine []string
 	classes map[agent.ClassKind]*string // files
+	exists  bool                        // whether there is to be a node already
 }
 
 // classFiles are the flags that name files with classes, by kind.
@@ -124,6 +125,11 @@ func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 			}
 		}
 		return c, nil
+	}
+	if f.exists {
+		if err := checkElsewhere(cmd); err != nil {
+			return nil, err
+		}
 	}
 	opt, err := f.options(cmd)
 	if err != nil {
@@ -245,6 +251,7 @@ func (f *nodeFlags) with(cmd *cobra.Command, reader bool, do func(node) error) e
 	if err := checkState(cmd); err != nil {
 		return err
 	}
+	f.exists = true
 	n, err := f.open(cmd, reader)
 	if err != nil {
 		return err

@@ -124,6 +124,9 @@ func (r *restoring) undo(cmd *cobra.Command) error {
 	} else {
 		report.Node, nodeErr = r.node(cmd.Context(), root, report.Guard != nil)
 	}
+	if elsewhere := checkElsewhere(cmd); elsewhere != nil {
+		nodeErr = errors.Join(nodeErr, fmt.Errorf("restore: %w", elsewhere))
+	}
 	err = errors.Join(err, nodeErr)
 	return errors.Join(err, show(cmd, report, func() string {
 		text := restoredText(report.Report)
