@@ -32,8 +32,9 @@ const (
 // waker are Sensors that have the kernel say when a group begins to wait for a CPU.
 type waker interface {
 	// WakeAt has Wake return, once, when a group waits for more than a part of the time; the
-	// group "" is the host.
-	WakeAt(least map[string]float64) error
+	// group "" is the host. It returns those that the kernel was asked for: a group that is gone
+	// is not, which is no error.
+	WakeAt(least map[string]float64) (asked map[string]float64, err error)
 	// Wake waits for that, or for the end of the context. It is false if a group is gone.
 	Wake(ctx context.Context) (pressed bool, err error)
 }
@@ -123,9 +124,9 @@ func (r *Runner) listen(now watch.Time) {
 	if !a.deaf && maps.Equal(least, a.asked) {
 		return
 	}
-	err := w.WakeAt(least)
+	asked, err := w.WakeAt(least)
 	if err == nil {
-		a.asked, a.deaf = least, false
+		a.asked, a.deaf = asked, false // a group that is gone may come back: it is asked for again
 		return
 	}
 	if a.from = now + relook; errors.Is(err, kernel.ErrNotSupported) {
@@ -139,7 +140,7 @@ func (r *Runner) listen(now watch.Time) {
 // listened to, is to show it.
 func (r *Runner) canAsk() {
 	if w := r.waker(); w != nil {
-		r.alarms.none = w.WakeAt(map[string]float64{"": 1})
+		_, r.alarms.none = w.WakeAt(map[string]float64{"": 1})
 	}
 }
 

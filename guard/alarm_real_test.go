@@ -162,7 +162,7 @@ func TestAlarmCost(t *testing.T) {
 	}
 	var alarm, armed []time.Duration
 	for range 24 {
-		if err := host.WakeAt(least); err != nil {
+		if _, err := host.WakeAt(least); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(rand.Float64() * float64(200*time.Millisecond)))
@@ -196,7 +196,7 @@ func TestAlarmCost(t *testing.T) {
 func restingCost(t *testing.T, host *Host, least map[string]float64) {
 	t.Helper()
 	const length = 20 * time.Second
-	if err := host.WakeAt(least); err != nil {
+	if _, err := host.WakeAt(least); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,7 +208,8 @@ func restingCost(t *testing.T, host *Host, least map[string]float64) {
 				alarms <- n
 				return
 			}
-			if n++; host.WakeAt(least) != nil {
+			n++
+			if _, err := host.WakeAt(least); err != nil {
 				cancel()
 			}
 		}

@@ -28,9 +28,11 @@ type pressed struct {
 	more   func(at time.Duration) float64 // pressure that is no wait, as a part of the time
 	own    bool                           // web tells it, too
 	always bool                           // it fires in each window once it was asked for anything
-	goes   time.Duration                  // when what is waited for goes; 0 is never
+	goes   time.Duration                  // when web goes; 0 is never
+	back   time.Duration                  // when it is there again
 	no     error                          // why it cannot be asked
 
+	told    bool    // that it has gone
 	some    float64 // seconds, of more
 	until   watch.Time
 	totals  []float64
@@ -73,12 +75,16 @@ func (p *pressed) Arm(on bool) error {
 	return p.model.Arm(on)
 }
 
-func (p *pressed) WakeAt(least map[string]float64) error {
+func (p *pressed) WakeAt(least map[string]float64) (map[string]float64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	at := time.Since(p.began)
+	p.asks, p.askedAt = append(p.asks, maps.Clone(least)), append(p.askedAt, at)
 	p.asked = maps.Clone(least)
-	p.asks, p.askedAt = append(p.asks, maps.Clone(least)), append(p.askedAt, time.Since(p.began))
-	return p.no
+	if p.told && at < p.back {
+		delete(p.asked, p.web)
+	}
+	return maps.Clone(p.asked), p.no
 }
 
 func (p *pressed) Wake(ctx context.Context) (bool, error) {
@@ -99,9 +105,9 @@ func (p *pressed) look() (fired, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := time.Since(p.began)
-	if p.goes > 0 && at >= p.goes {
-		p.goes = 0
-		clear(p.asked)
+	if p.goes > 0 && at >= p.goes && !p.told {
+		p.told = true
+		delete(p.asked, p.web)
 		return false, true
 	}
 	p.pass(watch.Time(at))
@@ -290,20 +296,30 @@ func TestKernelCannotBeAsked(t *testing.T) {
 	})
 }
 
-// A group that goes is asked for again, once.
+// A group that goes is asked for again until it is back, and then its pressure is told.
 func TestKernelIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPressed()
-		p.goes = 40*time.Second + 300*time.Millisecond
-		guardPressed(t, p, 60*time.Second)
-		if n := len(p.askedAt); n != 4 || p.askedAt[3] != 41*time.Second {
-			t.Errorf("asked at %v", p.askedAt)
-		}
-		if len(p.armedAt) > 0 {
-			t.Errorf("armed at %v", p.armedAt)
-		}
-	})
+	for gone, asks := range map[time.Duration]int{0: 1, 3 * time.Second: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPressed()
+			p.own, p.more = true, func(time.Duration) float64 { return 0.02 }
+			p.goes = 40*time.Second + 300*time.Millisecond
+			p.back, p.hogs = p.goes+gone, 50*time.Second+100*time.Millisecond
+			guardPressed(t, p, 51*time.Second)
+			var again []time.Duration
+			for _, at := range p.askedAt {
+				if at > p.goes && at < p.hogs {
+					again = append(again, at)
+				}
+			}
+			if len(again) != asks || again[0] != 41*time.Second {
+				t.Errorf("gone for %v: asked again at %v, want %d times from 41 s on", gone, again, asks)
+			}
+			if len(p.armedAt) != 1 || p.armedAt[0]-p.hogs > observe.WakeWindow {
+				t.Errorf("gone for %v: armed at %v", gone, p.armedAt)
+			}
+		})
+	}
 }
 
 // The kernel is asked by default only: an eager guard looks by itself, and the others do not need it.

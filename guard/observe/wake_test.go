@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,7 +23,7 @@ func TestWakeOfAnotherRoot(t *testing.T) {
 	root := plant(t)
 	write(t, root, map[string]string{"proc/pressure/cpu": "some avg10=0 avg60=0 avg300=0 total=0\n"})
 	o := open(t, root)
-	if err := o.WakeAt(map[string]float64{"": 0.1}); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := o.WakeAt(map[string]float64{"": 0.1}); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("error %v", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(root, "proc/pressure/cpu")); err != nil || string(text) != "some avg10=0 avg60=0 avg300=0 total=0\n" {
@@ -42,11 +43,15 @@ func TestWakeForReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	if err := o.WakeAt(map[string]float64{"": 1}); errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := o.WakeAt(map[string]float64{"": 1}); errors.Is(err, kernel.ErrNotSupported) {
 		t.Skip(err)
 	}
-	if err := o.WakeAt(map[string]float64{"": 0.05, "berth-test-none": 0.05}); err != nil {
+	asked, err := o.WakeAt(map[string]float64{"": 0.05, "berth-test-none": 0.05})
+	if err != nil {
 		t.Fatal(err)
+	}
+	if want := map[string]float64{"": 0.05}; !maps.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
 	}
 	var ended atomic.Bool
 	var spinning sync.WaitGroup
