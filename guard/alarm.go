@@ -35,19 +35,26 @@ type waker interface {
 	// group "" is the host. It returns those that the kernel was asked for: a group that is gone
 	// is not, which is no error.
 	WakeAt(least map[string]float64) (asked map[string]float64, err error)
-	// Wake waits for that, or for the end of the context. It is false if a group is gone.
-	Wake(ctx context.Context) (pressed bool, err error)
+	// Wake waits for that, or for the end of the context, after which nothing is asked for. It
+	// also returns if a group is gone.
+	Wake(ctx context.Context) (group string, gone bool, err error)
 }
 
 // alarms is what the kernel is asked to tell while the probe rests: that a group is under more
 // pressure (PSI) than it usually is.
 type alarms struct {
 	usual map[string]*pressure // of groups in focus and, as "", of the host
-	asked map[string]float64   // what the kernel was asked for
-	deaf  bool                 // it tells nothing, or what it tells is of no use now
+	asked map[string]float64   // what the kernel was asked for and has not told
+	deaf  bool                 // what it tells is of no use now
 	from  watch.Time           // before then it is not asked
 	doubt watch.Time           // since when there is as much doubt
 	none  error                // why it cannot be asked
+}
+
+// told is what the kernel has told: that a group is under pressure, or gone.
+type told struct {
+	group string
+	gone  bool
 }
 
 // pressure is that of one group.
@@ -125,11 +132,11 @@ func (r *Runner) listen(now watch.Time) {
 		return
 	}
 	asked, err := w.WakeAt(least)
+	a.asked, a.deaf = asked, false // a group that is gone may come back: it is asked for again
 	if err == nil {
-		a.asked, a.deaf = asked, false // a group that is gone may come back: it is asked for again
 		return
 	}
-	if a.from = now + relook; errors.Is(err, kernel.ErrNotSupported) {
+	if a.from = now + relook; len(asked) == 0 && errors.Is(err, kernel.ErrNotSupported) {
 		a.none = err
 		return
 	}
@@ -151,17 +158,17 @@ func (r *Runner) doubted() {
 }
 
 // hear passes on what the kernel tells until the context ends; end waits for that.
-func (r *Runner) hear(ctx context.Context) (told <-chan bool, end func()) {
+func (r *Runner) hear(ctx context.Context) (heard <-chan told, end func()) {
 	w := r.waker()
 	if w == nil || r.alarms.none != nil {
 		return nil, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pass, ended := make(chan bool), make(chan struct{})
+	pass, ended := make(chan told), make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
-			pressed, err := w.Wake(ctx)
+			group, gone, err := w.Wake(ctx)
 			if ctx.Err() != nil {
 				return
 			}
@@ -173,7 +180,7 @@ func (r *Runner) hear(ctx context.Context) (told <-chan bool, end func()) {
 				return
 			}
 			select {
-			case pass <- pressed:
+			case pass <- told{group, gone}:
 			case <-ctx.Done(): // Wake still has to forget what it was asked for
 			}
 		}
@@ -185,11 +192,15 @@ func (r *Runner) hear(ctx context.Context) (told <-chan bool, end func()) {
 }
 
 // heard reports whether what the kernel has told is an alarm.
-func (r *Runner) heard(pressed bool) bool {
+func (r *Runner) heard(t told) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	alarm := pressed && !r.armed && !r.alarms.deaf
-	r.alarms.deaf = true
+	a := &r.alarms
+	if delete(a.asked, t.group); t.gone {
+		return false
+	}
+	alarm := !r.armed && !a.deaf
+	a.deaf = true
 	return alarm
 }
 

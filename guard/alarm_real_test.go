@@ -169,7 +169,7 @@ func TestAlarmCost(t *testing.T) {
 		at := time.Now()
 		fmt.Fprintln(toggle)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		if pressed, err := host.Wake(ctx); !pressed {
+		if _, gone, err := host.Wake(ctx); gone || err != nil {
 			t.Logf("no alarm: %v", err)
 		} else {
 			alarm = append(alarm, time.Since(at))
@@ -204,7 +204,7 @@ func restingCost(t *testing.T, host *Host, least map[string]float64) {
 	go func() {
 		n := 0
 		for {
-			if _, err := host.Wake(ctx); err != nil {
+			if _, _, err := host.Wake(ctx); err != nil {
 				alarms <- n
 				return
 			}

@@ -31,6 +31,7 @@ type pressed struct {
 	goes   time.Duration                  // when web goes; 0 is never
 	back   time.Duration                  // when it is there again
 	no     error                          // why it cannot be asked
+	refuse func(group string) bool        // for which; nil is all
 
 	told    bool    // that it has gone
 	some    float64 // seconds, of more
@@ -84,43 +85,48 @@ func (p *pressed) WakeAt(least map[string]float64) (map[string]float64, error) {
 	if p.told && at < p.back {
 		delete(p.asked, p.web)
 	}
+	if p.no != nil {
+		maps.DeleteFunc(p.asked, func(group string, _ float64) bool { return p.refuse == nil || p.refuse(group) })
+	}
 	return maps.Clone(p.asked), p.no
 }
 
-func (p *pressed) Wake(ctx context.Context) (bool, error) {
+func (p *pressed) Wake(ctx context.Context) (string, bool, error) {
 	for {
 		select {
 		case <-ctx.Done():
 			p.asked = nil
-			return false, ctx.Err()
+			return "", false, ctx.Err()
 		case <-time.After(observe.WakeWindow / 10):
 		}
-		if fired, gone := p.look(); fired || gone {
-			return fired, nil
+		if group, fired, gone := p.look(); fired || gone {
+			return group, gone, nil
 		}
 	}
 }
 
-func (p *pressed) look() (fired, gone bool) {
+func (p *pressed) look() (told string, fired, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := time.Since(p.began)
 	if p.goes > 0 && at >= p.goes && !p.told {
 		p.told = true
 		delete(p.asked, p.web)
-		return false, true
+		return p.web, false, true
 	}
 	p.pass(watch.Time(at))
 	p.totals = append(p.totals, p.total(watch.Time(at)))
 	if len(p.totals) <= 10 {
-		return false, false
+		return "", false, false
 	}
 	p.totals = p.totals[len(p.totals)-11:]
 	part := (p.totals[10] - p.totals[0]) / observe.WakeWindow.Seconds()
 	for group, least := range p.asked {
+		told = group
 		if part >= least && !p.always {
 			delete(p.asked, group)
 			fired = true
+			break
 		}
 	}
 	if n := len(p.fired); p.always && len(p.asked) > 0 {
@@ -129,7 +135,7 @@ func (p *pressed) look() (fired, gone bool) {
 	if fired {
 		p.fired = append(p.fired, at)
 	}
-	return fired, false
+	return told, fired, false
 }
 
 // guardPressed runs a guard on it with the defaults.
@@ -322,6 +328,35 @@ func TestKernelIsAskedAgain(t *testing.T) {
 	}
 }
 
+// A group that goes, or for which the kernel cannot be asked, leaves what it tells of others.
+func TestOneGroupOfSeveral(t *testing.T) {
+	t.Parallel()
+	p := newPressed()
+	o := p.options(control.Observe)
+	o.Sensors = p
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.focus = []string{"a", "b", "c"}
+	for _, group := range r.focus {
+		r.alarms.usual[group] = &pressure{counter{last: 1}, usual{n: enoughPressures}}
+	}
+	p.no, p.refuse = &kernel.NotSupportedError{Feature: "c"}, func(group string) bool { return group == "c" }
+	r.listen(20 * watch.Second)
+	if want := map[string]float64{"a": 0.1, "b": 0.1}; r.alarms.none != nil || !maps.Equal(r.alarms.asked, want) {
+		t.Errorf("asked for %v, none %v, want %v", r.alarms.asked, r.alarms.none, want)
+	}
+	if r.heard(told{"a", true}) || !r.heard(told{"b", false}) {
+		t.Error("a is gone, and then b is pressed: want an alarm at the latter alone")
+	}
+	p.refuse = nil
+	r.listen(30 * watch.Second)
+	if r.alarms.none == nil || len(r.alarms.asked) > 0 {
+		t.Errorf("asked for %v, though the kernel takes none", r.alarms.asked)
+	}
+}
+
 // The kernel is asked by default only: an eager guard looks by itself, and the others do not need it.
 func TestWhoAsksTheKernel(t *testing.T) {
 	t.Parallel()
@@ -346,7 +381,9 @@ func TestWhoAsksTheKernel(t *testing.T) {
 // broken is a kernel that does not answer.
 type broken struct{ *pressed }
 
-func (broken) Wake(context.Context) (bool, error) { return false, errors.New("bad file descriptor") }
+func (broken) Wake(context.Context) (string, bool, error) {
+	return "", false, errors.New("bad file descriptor")
+}
 
 // A kernel that does not answer is given up.
 func TestKernelDoesNotAnswer(t *testing.T) {

@@ -89,7 +89,7 @@ func (r *Runner) live(ctx context.Context) error {
 	var samples []watch.Sample
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	told, end := r.hear(ctx)
+	heard, end := r.hear(ctx)
 	defer end()
 	for due := watch.Time(0); ; {
 		alarm := false
@@ -99,8 +99,8 @@ func (r *Runner) live(ctx context.Context) error {
 		case <-r.o.Uncovered:
 			r.reapply(ctx)
 			continue
-		case pressed := <-told:
-			if alarm = r.heard(pressed); !alarm {
+		case told := <-heard:
+			if alarm = r.heard(told); !alarm {
 				continue
 			}
 		case <-timer.C:

@@ -63,19 +63,21 @@ func (o *Observer) wakeAt(group string, least float64) error {
 		}
 		file = filepath.Join(tree, group, "cpu.pressure")
 	}
-	for {
-		windows := wakeWindows()[o.wakeOlder:]
-		err := o.triggers.Set(group, proc.Trigger{Path: file, Stall: time.Duration(least * float64(windows[0])), Window: windows[0]})
-		if !errors.Is(err, kernel.ErrNotSupported) || len(windows) == 1 {
+	windows := wakeWindows()
+	for older := o.wakeOlder; ; older++ {
+		window := windows[older]
+		err := o.triggers.Set(group, proc.Trigger{Path: file, Stall: time.Duration(least * float64(window)), Window: window})
+		if err == nil {
+			o.wakeOlder = older // it was for the window that others were refused
+		}
+		if !errors.Is(err, kernel.ErrNotSupported) || older == len(windows)-1 {
 			return err
 		}
-		o.wakeOlder++
 	}
 }
 
-// Wake waits until what WakeAt asked for has come about. It is false if a group is gone that was
-// waited for. When the context ends nothing is waited for any more, and its error is returned.
-func (o *Observer) Wake(ctx context.Context) (pressed bool, err error) {
-	_, gone, err := o.triggers.Wait(ctx)
-	return err == nil && !gone, err
+// Wake waits until what WakeAt asked for a group has come about, or a group is gone that was waited
+// for. When the context ends nothing is waited for any more, and its error is returned.
+func (o *Observer) Wake(ctx context.Context) (group string, gone bool, err error) {
+	return o.triggers.Wait(ctx)
 }

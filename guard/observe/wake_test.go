@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch/proc"
 )
 
 // Another root than the live one has no kernel that could wake anybody.
@@ -28,6 +29,29 @@ func TestWakeOfAnotherRoot(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(root, "proc/pressure/cpu")); err != nil || string(text) != "some avg10=0 avg60=0 avg300=0 total=0\n" {
 		t.Errorf("wrote %q, %v", text, err)
+	}
+}
+
+// That one group is refused for another reason than the window leaves others the short one.
+func TestWakeRefusedForOne(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "proc/pressure"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/proc/sys/kernel/ostype", filepath.Join(root, "proc/pressure/cpu")); err != nil { // nobody may write it
+		t.Fatal(err)
+	}
+	triggers, err := proc.NewTriggers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Observer{site: Site{Root: root}, triggers: triggers}
+	if err := o.wakeAt("", 0.1); !errors.Is(err, kernel.ErrNotSupported) || o.wakeOlder > 0 {
+		t.Errorf("%v, and %d windows are given up", err, o.wakeOlder)
+	}
+	if err := triggers.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -78,11 +102,11 @@ func TestWakeForReal(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if pressed, err := o.Wake(ctx); !pressed || err != nil {
-		t.Errorf("pressed %t, %v", pressed, err)
+	if group, gone, err := o.Wake(ctx); group != "" || gone || err != nil {
+		t.Errorf("group %q, gone %t, %v", group, gone, err)
 	}
 	cancel()
-	if pressed, err := o.Wake(ctx); pressed || !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end: pressed %t, %v", pressed, err)
+	if _, _, err := o.Wake(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
 	}
 }
