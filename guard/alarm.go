@@ -44,8 +44,7 @@ type waker interface {
 // pressure (PSI) than it usually is.
 type alarms struct {
 	usual map[string]*pressure // of groups in focus and, as "", of the host
-	asked map[string]float64   // what the kernel was asked for and has not told
-	deaf  bool                 // what it tells is of no use now
+	asked map[string]float64   // what the kernel looks for: nothing while the probe is armed
 	from  watch.Time           // before then it is not asked
 	doubt watch.Time           // since when there is as much doubt
 	none  error                // why it cannot be asked
@@ -128,26 +127,35 @@ func (r *Runner) listen(now watch.Time) {
 		r.sentry.doubt, a.doubt = max(1, r.sentry.doubt/2), now
 	}
 	least := a.least(r.focus, r.o.Window, r.sentry.doubt)
-	if !a.deaf && maps.Equal(least, a.asked) {
+	if maps.Equal(least, a.asked) {
 		return
 	}
-	asked, err := w.WakeAt(least)
-	a.asked, a.deaf = asked, false // a group that is gone may come back: it is asked for again
-	if err == nil {
+	var err error
+	if a.asked, err = w.WakeAt(least); err == nil { // a group that is gone is asked for again, as it may come back
 		return
 	}
-	if a.from = now + relook; len(asked) == 0 && errors.Is(err, kernel.ErrNotSupported) {
+	if a.from = now + relook; len(a.asked) == 0 && errors.Is(err, kernel.ErrNotSupported) {
 		a.none = err
 		return
 	}
 	r.failed(err)
 }
 
+// hush has the kernel look no more.
+func (r *Runner) hush() {
+	if w := r.waker(); w != nil && len(r.alarms.asked) > 0 {
+		var err error
+		r.alarms.asked, err = w.WakeAt(nil)
+		r.failed(err)
+	}
+}
+
 // canAsk notes whether the kernel can be asked: that the host waits all the time, which is not
 // listened to, is to show it.
 func (r *Runner) canAsk() {
 	if w := r.waker(); w != nil {
-		_, r.alarms.none = w.WakeAt(map[string]float64{"": 1})
+		r.alarms.asked, r.alarms.none = w.WakeAt(map[string]float64{"": 1})
+		r.hush()
 	}
 }
 
@@ -174,9 +182,11 @@ func (r *Runner) hear(ctx context.Context) (heard <-chan told, end func()) {
 			}
 			if err != nil {
 				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.alarms.none = err
+				r.alarms.asked, r.alarms.none = nil, err
 				r.failed(err)
+				r.mu.Unlock()
+				cancel()
+				_, _, _ = w.Wake(ctx) // it forgets what it was asked for
 				return
 			}
 			select {
@@ -195,13 +205,11 @@ func (r *Runner) hear(ctx context.Context) (heard <-chan told, end func()) {
 func (r *Runner) heard(t told) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := &r.alarms
-	if delete(a.asked, t.group); t.gone {
-		return false
+	_, asked := r.alarms.asked[t.group]
+	if t.gone {
+		delete(r.alarms.asked, t.group)
 	}
-	alarm := !r.armed && !a.deaf
-	a.deaf = true
-	return alarm
+	return asked && !t.gone
 }
 
 // woken arms the probe at an alarm of the kernel's, and returns the time to the next reading.

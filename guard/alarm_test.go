@@ -37,7 +37,10 @@ type pressed struct {
 	some    float64 // seconds, of more
 	until   watch.Time
 	totals  []float64
-	asked   map[string]float64
+	open    map[string]float64 // what the kernel looks for
+	asked   map[string]float64 // and has not told
+	looks   int                // at anything
+	armed   int                // of these, while the probe was armed
 	asks    []map[string]float64
 	askedAt []time.Duration
 	fired   []time.Duration
@@ -88,6 +91,7 @@ func (p *pressed) WakeAt(least map[string]float64) (map[string]float64, error) {
 	if p.no != nil {
 		maps.DeleteFunc(p.asked, func(group string, _ float64) bool { return p.refuse == nil || p.refuse(group) })
 	}
+	p.open = maps.Clone(p.asked)
 	return maps.Clone(p.asked), p.no
 }
 
@@ -95,7 +99,9 @@ func (p *pressed) Wake(ctx context.Context) (string, bool, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			p.asked = nil
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.asked, p.open = nil, nil
 			return "", false, ctx.Err()
 		case <-time.After(observe.WakeWindow / 10):
 		}
@@ -112,7 +118,13 @@ func (p *pressed) look() (told string, fired, gone bool) {
 	if p.goes > 0 && at >= p.goes && !p.told {
 		p.told = true
 		delete(p.asked, p.web)
+		delete(p.open, p.web)
 		return p.web, false, true
+	}
+	if len(p.open) > 0 {
+		if p.looks++; p.model.armed {
+			p.armed++
+		}
 	}
 	p.pass(watch.Time(at))
 	p.totals = append(p.totals, p.total(watch.Time(at)))
@@ -176,6 +188,9 @@ func TestKernelWakesTheGuard(t *testing.T) {
 				if after := p.armedAt[0] - p.hogs; after < 0 || after > observe.WakeWindow || p.armedAt[0] != p.fired[0] {
 					t.Errorf("hog from %v: alarm at %v, armed after %v", p.hogs, p.fired[0], after)
 				}
+				if p.looks == 0 || p.armed > 0 {
+					t.Errorf("hog from %v: the kernel looked %d times, %d of them while the probe was armed", p.hogs, p.looks, p.armed)
+				}
 				if after := p.setAt[0] - p.armedAt[0]; after > 5*FastWindow {
 					t.Errorf("hog from %v: in force %v after the probe was armed", p.hogs, after)
 				}
@@ -202,8 +217,11 @@ func TestAlarmsForNothing(t *testing.T) {
 		if armed := s.Probe.ArmedFor; armed < 20*time.Second || armed > 50*time.Second {
 			t.Errorf("armed for %v of 5 min", armed)
 		}
-		if len(p.armedAt) < 5 || len(p.asks) < 7 {
+		if len(p.armedAt) < 5 || len(p.asks) < 12 {
 			t.Fatalf("armed at %v, asked at %v", p.armedAt, p.askedAt)
+		}
+		if p.looks > 2*len(p.fired) {
+			t.Errorf("the kernel looked %d times at what it told %d times", p.looks, len(p.fired))
 		}
 		for i, gap := range []time.Duration{15 * time.Second, 25 * time.Second, 45 * time.Second, 45 * time.Second} {
 			if got := p.armedAt[i+1] - p.armedAt[i]; (got - gap).Abs() > 2*time.Second {
@@ -212,7 +230,9 @@ func TestAlarmsForNothing(t *testing.T) {
 		}
 		var asked []float64
 		for _, ask := range p.asks[2:] {
-			asked = append(asked, ask[""])
+			if len(ask) > 0 {
+				asked = append(asked, ask[""])
+			}
 		}
 		if diff := cmp.Diff([]float64{0.1, 0.2, 0.4, 0.8, 0.8}, asked[:5], cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 			t.Errorf("asked for pressure (-want +got):\n%s", diff)
@@ -378,24 +398,38 @@ func TestWhoAsksTheKernel(t *testing.T) {
 	}
 }
 
-// broken is a kernel that does not answer.
+// broken is a kernel that does not answer after a while.
 type broken struct{ *pressed }
 
-func (broken) Wake(context.Context) (string, bool, error) {
-	return "", false, errors.New("bad file descriptor")
+func (b broken) Wake(ctx context.Context) (string, bool, error) {
+	if ctx.Err() == nil && time.Since(b.began) < 15*time.Second {
+		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+		defer cancel()
+		<-ctx.Done()
+		return "", false, errors.New("bad file descriptor")
+	}
+	return b.pressed.Wake(ctx)
 }
 
-// A kernel that does not answer is given up.
+// A kernel that does not answer is given up, and looks no more.
 func TestKernelDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPressed()
 		o := p.options(control.Observe)
 		o.Sensors = broken{p}
+		go func() {
+			time.Sleep(20 * time.Second)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if len(p.asks) != 3 || len(p.open) > 0 {
+				t.Errorf("asked for %v, and still for %v", p.asks, p.open)
+			}
+		}()
 		if _, errs := runFor(t, o, 30*time.Second); len(errs) != 1 || !strings.Contains(errs[0].Error(), "bad file descriptor") {
 			t.Errorf("errors %v", errs)
 		}
-		if len(p.asks) > 2 {
+		if len(p.asks) != 3 {
 			t.Errorf("asked at %v", p.askedAt)
 		}
 	})

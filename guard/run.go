@@ -362,8 +362,9 @@ func (r *Runner) attend(now watch.Time) {
 	}
 }
 
-// arm arms the probe.
+// arm arms the probe, and has the kernel look no more.
 func (r *Runner) arm(now watch.Time) {
+	r.hush()
 	if err := r.o.Sensors.Arm(true); err != nil {
 		r.noProbe = err
 		return
