@@ -20,8 +20,7 @@ const (
 	// leastPressed is by which part of the time more than usual a group has to wait at least, and
 	// mostPressed the part from which on nothing could be told from what is usual.
 	leastPressed, mostPressed = 0.1, 0.9
-	// sure is how many standard deviations it has to be. A window of the kernel's is looked at 5
-	// times a second or more: by chance 4 of them are exceeded twice in an hour.
+	// sure is how many standard deviations it has to be.
 	sure = 4
 	// moved is by what factor a threshold has to change for the kernel to be told.
 	moved = 1.25
