@@ -35,7 +35,6 @@ func (o *Observer) WakeAt(least map[string]float64) (asked map[string]float64, e
 			return nil, err
 		}
 	}
-	o.triggers.Keep(slices.Collect(maps.Keys(least)))
 	asked = map[string]float64{}
 	var errs []error
 	for _, group := range sortedKeys(least) {
@@ -51,6 +50,7 @@ func (o *Observer) WakeAt(least map[string]float64) (asked map[string]float64, e
 		}
 		errs = append(errs, err)
 	}
+	o.triggers.Keep(slices.Collect(maps.Keys(asked))) // nor is one that could not be replaced
 	return asked, errors.Join(errs...)
 }
 

@@ -105,6 +105,17 @@ func TestWakeForReal(t *testing.T) {
 	if group, gone, err := o.Wake(ctx); group != "" || gone || err != nil {
 		t.Errorf("group %q, gone %t, %v", group, gone, err)
 	}
+	if _, err := o.WakeAt(map[string]float64{"": 0.05}); err != nil {
+		t.Error(err)
+	}
+	if asked, err := o.WakeAt(map[string]float64{"": 2}); len(asked) > 0 || err == nil {
+		t.Errorf("twice the time: asked for %v, %v", asked, err)
+	}
+	soon, end := context.WithTimeout(ctx, time.Second)
+	defer end()
+	if group, gone, err := o.Wake(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("asked for nothing: group %q, gone %t, %v", group, gone, err)
+	}
 	cancel()
 	if _, _, err := o.Wake(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
