@@ -20,8 +20,7 @@ const (
 	// leastPressed is by which part of the time more than usual a group has to wait at least, and
 	// mostPressed the part from which on nothing could be told from what is usual.
 	leastPressed, mostPressed = 0.1, 0.9
-	// sure is how many standard deviations it has to be. A window of the kernel's is looked at 5
-	// times a second or more: by chance 4 of them are exceeded twice in an hour.
+	// sure is how many standard deviations it has to be.
 	sure = 4
 	// moved is by what factor a threshold has to change for the kernel to be told.
 	moved = 1.25
@@ -32,21 +31,28 @@ const (
 // waker are Sensors that have the kernel say when a group begins to wait for a CPU.
 type waker interface {
 	// WakeAt has Wake return, once, when a group waits for more than a part of the time; the
-	// group "" is the host.
-	WakeAt(least map[string]float64) error
-	// Wake waits for that, or for the end of the context. It is false if a group is gone.
-	Wake(ctx context.Context) (pressed bool, err error)
+	// group "" is the host. It returns those that the kernel was asked for: a group that is gone
+	// is not, which is no error.
+	WakeAt(least map[string]float64) (asked map[string]float64, err error)
+	// Wake waits for that, or for the end of the context, after which nothing is asked for. It
+	// also returns if a group is gone.
+	Wake(ctx context.Context) (group string, gone bool, err error)
 }
 
 // alarms is what the kernel is asked to tell while the probe rests: that a group is under more
 // pressure (PSI) than it usually is.
 type alarms struct {
 	usual map[string]*pressure // of groups in focus and, as "", of the host
-	asked map[string]float64   // what the kernel was asked for
-	deaf  bool                 // it tells nothing, or what it tells is of no use now
+	asked map[string]float64   // what the kernel looks for: nothing while the probe is armed
 	from  watch.Time           // before then it is not asked
 	doubt watch.Time           // since when there is as much doubt
 	none  error                // why it cannot be asked
+}
+
+// told is what the kernel has told: that a group is under pressure, or gone.
+type told struct {
+	group string
+	gone  bool
 }
 
 // pressure is that of one group.
@@ -120,26 +126,35 @@ func (r *Runner) listen(now watch.Time) {
 		r.sentry.doubt, a.doubt = max(1, r.sentry.doubt/2), now
 	}
 	least := a.least(r.focus, r.o.Window, r.sentry.doubt)
-	if !a.deaf && maps.Equal(least, a.asked) {
+	if maps.Equal(least, a.asked) {
 		return
 	}
-	err := w.WakeAt(least)
-	if err == nil {
-		a.asked, a.deaf = least, false
+	var err error
+	if a.asked, err = w.WakeAt(least); err == nil { // a group that is gone is asked for again, as it may come back
 		return
 	}
-	if a.from = now + relook; errors.Is(err, kernel.ErrNotSupported) {
+	if a.from = now + relook; len(a.asked) == 0 && errors.Is(err, kernel.ErrNotSupported) {
 		a.none = err
 		return
 	}
 	r.failed(err)
 }
 
+// hush has the kernel look no more.
+func (r *Runner) hush() {
+	if w := r.waker(); w != nil && len(r.alarms.asked) > 0 {
+		var err error
+		r.alarms.asked, err = w.WakeAt(nil)
+		r.failed(err)
+	}
+}
+
 // canAsk notes whether the kernel can be asked: that the host waits all the time, which is not
 // listened to, is to show it.
 func (r *Runner) canAsk() {
 	if w := r.waker(); w != nil {
-		r.alarms.none = w.WakeAt(map[string]float64{"": 1})
+		r.alarms.asked, r.alarms.none = w.WakeAt(map[string]float64{"": 1})
+		r.hush()
 	}
 }
 
@@ -150,29 +165,31 @@ func (r *Runner) doubted() {
 }
 
 // hear passes on what the kernel tells until the context ends; end waits for that.
-func (r *Runner) hear(ctx context.Context) (told <-chan bool, end func()) {
+func (r *Runner) hear(ctx context.Context) (heard <-chan told, end func()) {
 	w := r.waker()
 	if w == nil || r.alarms.none != nil {
 		return nil, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pass, ended := make(chan bool), make(chan struct{})
+	pass, ended := make(chan told), make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
-			pressed, err := w.Wake(ctx)
+			group, gone, err := w.Wake(ctx)
 			if ctx.Err() != nil {
 				return
 			}
 			if err != nil {
 				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.alarms.none = err
+				r.alarms.asked, r.alarms.none = nil, err
 				r.failed(err)
+				r.mu.Unlock()
+				cancel()
+				_, _, _ = w.Wake(ctx) // it forgets what it was asked for
 				return
 			}
 			select {
-			case pass <- pressed:
+			case pass <- told{group, gone}:
 			case <-ctx.Done(): // Wake still has to forget what it was asked for
 			}
 		}
@@ -184,12 +201,14 @@ func (r *Runner) hear(ctx context.Context) (told <-chan bool, end func()) {
 }
 
 // heard reports whether what the kernel has told is an alarm.
-func (r *Runner) heard(pressed bool) bool {
+func (r *Runner) heard(t told) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	alarm := pressed && !r.armed && !r.alarms.deaf
-	r.alarms.deaf = true
-	return alarm
+	_, asked := r.alarms.asked[t.group]
+	if t.gone {
+		delete(r.alarms.asked, t.group)
+	}
+	return asked && !t.gone
 }
 
 // woken arms the probe at an alarm of the kernel's, and returns the time to the next reading.

@@ -162,14 +162,14 @@ func TestAlarmCost(t *testing.T) {
 	}
 	var alarm, armed []time.Duration
 	for range 24 {
-		if err := host.WakeAt(least); err != nil {
+		if _, err := host.WakeAt(least); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(rand.Float64() * float64(200*time.Millisecond)))
 		at := time.Now()
 		fmt.Fprintln(toggle)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		if pressed, err := host.Wake(ctx); !pressed {
+		if _, gone, err := host.Wake(ctx); gone || err != nil {
 			t.Logf("no alarm: %v", err)
 		} else {
 			alarm = append(alarm, time.Since(at))
@@ -196,7 +196,7 @@ func TestAlarmCost(t *testing.T) {
 func restingCost(t *testing.T, host *Host, least map[string]float64) {
 	t.Helper()
 	const length = 20 * time.Second
-	if err := host.WakeAt(least); err != nil {
+	if _, err := host.WakeAt(least); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -204,11 +204,12 @@ func restingCost(t *testing.T, host *Host, least map[string]float64) {
 	go func() {
 		n := 0
 		for {
-			if _, err := host.Wake(ctx); err != nil {
+			if _, _, err := host.Wake(ctx); err != nil {
 				alarms <- n
 				return
 			}
-			if n++; host.WakeAt(least) != nil {
+			n++
+			if _, err := host.WakeAt(least); err != nil {
 				cancel()
 			}
 		}

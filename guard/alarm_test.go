@@ -28,13 +28,19 @@ type pressed struct {
 	more   func(at time.Duration) float64 // pressure that is no wait, as a part of the time
 	own    bool                           // web tells it, too
 	always bool                           // it fires in each window once it was asked for anything
-	goes   time.Duration                  // when what is waited for goes; 0 is never
+	goes   time.Duration                  // when web goes; 0 is never
+	back   time.Duration                  // when it is there again
 	no     error                          // why it cannot be asked
+	refuse func(group string) bool        // for which; nil is all
 
+	told    bool    // that it has gone
 	some    float64 // seconds, of more
 	until   watch.Time
 	totals  []float64
-	asked   map[string]float64
+	open    map[string]float64 // what the kernel looks for
+	asked   map[string]float64 // and has not told
+	looks   int                // at anything
+	armed   int                // of these, while the probe was armed
 	asks    []map[string]float64
 	askedAt []time.Duration
 	fired   []time.Duration
@@ -73,48 +79,66 @@ func (p *pressed) Arm(on bool) error {
 	return p.model.Arm(on)
 }
 
-func (p *pressed) WakeAt(least map[string]float64) error {
+func (p *pressed) WakeAt(least map[string]float64) (map[string]float64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	at := time.Since(p.began)
+	p.asks, p.askedAt = append(p.asks, maps.Clone(least)), append(p.askedAt, at)
 	p.asked = maps.Clone(least)
-	p.asks, p.askedAt = append(p.asks, maps.Clone(least)), append(p.askedAt, time.Since(p.began))
-	return p.no
+	if p.told && at < p.back {
+		delete(p.asked, p.web)
+	}
+	if p.no != nil {
+		maps.DeleteFunc(p.asked, func(group string, _ float64) bool { return p.refuse == nil || p.refuse(group) })
+	}
+	p.open = maps.Clone(p.asked)
+	return maps.Clone(p.asked), p.no
 }
 
-func (p *pressed) Wake(ctx context.Context) (bool, error) {
+func (p *pressed) Wake(ctx context.Context) (string, bool, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			p.asked = nil
-			return false, ctx.Err()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.asked, p.open = nil, nil
+			return "", false, ctx.Err()
 		case <-time.After(observe.WakeWindow / 10):
 		}
-		if fired, gone := p.look(); fired || gone {
-			return fired, nil
+		if group, fired, gone := p.look(); fired || gone {
+			return group, gone, nil
 		}
 	}
 }
 
-func (p *pressed) look() (fired, gone bool) {
+func (p *pressed) look() (told string, fired, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := time.Since(p.began)
-	if p.goes > 0 && at >= p.goes {
-		p.goes = 0
-		clear(p.asked)
-		return false, true
+	if p.goes > 0 && at >= p.goes && !p.told {
+		p.told = true
+		delete(p.asked, p.web)
+		delete(p.open, p.web)
+		return p.web, false, true
+	}
+	if len(p.open) > 0 {
+		if p.looks++; p.model.armed {
+			p.armed++
+		}
 	}
 	p.pass(watch.Time(at))
 	p.totals = append(p.totals, p.total(watch.Time(at)))
 	if len(p.totals) <= 10 {
-		return false, false
+		return "", false, false
 	}
 	p.totals = p.totals[len(p.totals)-11:]
 	part := (p.totals[10] - p.totals[0]) / observe.WakeWindow.Seconds()
 	for group, least := range p.asked {
+		told = group
 		if part >= least && !p.always {
 			delete(p.asked, group)
 			fired = true
+			break
 		}
 	}
 	if n := len(p.fired); p.always && len(p.asked) > 0 {
@@ -123,7 +147,7 @@ func (p *pressed) look() (fired, gone bool) {
 	if fired {
 		p.fired = append(p.fired, at)
 	}
-	return fired, false
+	return told, fired, false
 }
 
 // guardPressed runs a guard on it with the defaults.
@@ -164,6 +188,9 @@ func TestKernelWakesTheGuard(t *testing.T) {
 				if after := p.armedAt[0] - p.hogs; after < 0 || after > observe.WakeWindow || p.armedAt[0] != p.fired[0] {
 					t.Errorf("hog from %v: alarm at %v, armed after %v", p.hogs, p.fired[0], after)
 				}
+				if p.looks == 0 || p.armed > 0 {
+					t.Errorf("hog from %v: the kernel looked %d times, %d of them while the probe was armed", p.hogs, p.looks, p.armed)
+				}
 				if after := p.setAt[0] - p.armedAt[0]; after > 5*FastWindow {
 					t.Errorf("hog from %v: in force %v after the probe was armed", p.hogs, after)
 				}
@@ -190,8 +217,11 @@ func TestAlarmsForNothing(t *testing.T) {
 		if armed := s.Probe.ArmedFor; armed < 20*time.Second || armed > 50*time.Second {
 			t.Errorf("armed for %v of 5 min", armed)
 		}
-		if len(p.armedAt) < 5 || len(p.asks) < 7 {
+		if len(p.armedAt) < 5 || len(p.asks) < 12 {
 			t.Fatalf("armed at %v, asked at %v", p.armedAt, p.askedAt)
+		}
+		if p.looks > 2*len(p.fired) {
+			t.Errorf("the kernel looked %d times at what it told %d times", p.looks, len(p.fired))
 		}
 		for i, gap := range []time.Duration{15 * time.Second, 25 * time.Second, 45 * time.Second, 45 * time.Second} {
 			if got := p.armedAt[i+1] - p.armedAt[i]; (got - gap).Abs() > 2*time.Second {
@@ -200,7 +230,9 @@ func TestAlarmsForNothing(t *testing.T) {
 		}
 		var asked []float64
 		for _, ask := range p.asks[2:] {
-			asked = append(asked, ask[""])
+			if len(ask) > 0 {
+				asked = append(asked, ask[""])
+			}
 		}
 		if diff := cmp.Diff([]float64{0.1, 0.2, 0.4, 0.8, 0.8}, asked[:5], cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 			t.Errorf("asked for pressure (-want +got):\n%s", diff)
@@ -290,20 +322,59 @@ func TestKernelCannotBeAsked(t *testing.T) {
 	})
 }
 
-// A group that goes is asked for again, once.
+// A group that goes is asked for again until it is back, and then its pressure is told.
 func TestKernelIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPressed()
-		p.goes = 40*time.Second + 300*time.Millisecond
-		guardPressed(t, p, 60*time.Second)
-		if n := len(p.askedAt); n != 4 || p.askedAt[3] != 41*time.Second {
-			t.Errorf("asked at %v", p.askedAt)
-		}
-		if len(p.armedAt) > 0 {
-			t.Errorf("armed at %v", p.armedAt)
-		}
-	})
+	for gone, asks := range map[time.Duration]int{0: 1, 3 * time.Second: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPressed()
+			p.own, p.more = true, func(time.Duration) float64 { return 0.02 }
+			p.goes = 40*time.Second + 300*time.Millisecond
+			p.back, p.hogs = p.goes+gone, 50*time.Second+100*time.Millisecond
+			guardPressed(t, p, 51*time.Second)
+			var again []time.Duration
+			for _, at := range p.askedAt {
+				if at > p.goes && at < p.hogs {
+					again = append(again, at)
+				}
+			}
+			if len(again) != asks || again[0] != 41*time.Second {
+				t.Errorf("gone for %v: asked again at %v, want %d times from 41 s on", gone, again, asks)
+			}
+			if len(p.armedAt) != 1 || p.armedAt[0]-p.hogs > observe.WakeWindow {
+				t.Errorf("gone for %v: armed at %v", gone, p.armedAt)
+			}
+		})
+	}
+}
+
+// A group that goes, or for which the kernel cannot be asked, leaves what it tells of others.
+func TestOneGroupOfSeveral(t *testing.T) {
+	t.Parallel()
+	p := newPressed()
+	o := p.options(control.Observe)
+	o.Sensors = p
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.focus = []string{"a", "b", "c"}
+	for _, group := range r.focus {
+		r.alarms.usual[group] = &pressure{counter{last: 1}, usual{n: enoughPressures}}
+	}
+	p.no, p.refuse = &kernel.NotSupportedError{Feature: "c"}, func(group string) bool { return group == "c" }
+	r.listen(20 * watch.Second)
+	if want := map[string]float64{"a": 0.1, "b": 0.1}; r.alarms.none != nil || !maps.Equal(r.alarms.asked, want) {
+		t.Errorf("asked for %v, none %v, want %v", r.alarms.asked, r.alarms.none, want)
+	}
+	if r.heard(told{"a", true}) || !r.heard(told{"b", false}) {
+		t.Error("a is gone, and then b is pressed: want an alarm at the latter alone")
+	}
+	p.refuse = nil
+	r.listen(30 * watch.Second)
+	if r.alarms.none == nil || len(r.alarms.asked) > 0 {
+		t.Errorf("asked for %v, though the kernel takes none", r.alarms.asked)
+	}
 }
 
 // The kernel is asked by default only: an eager guard looks by itself, and the others do not need it.
@@ -327,22 +398,38 @@ func TestWhoAsksTheKernel(t *testing.T) {
 	}
 }
 
-// broken is a kernel that does not answer.
+// broken is a kernel that does not answer after a while.
 type broken struct{ *pressed }
 
-func (broken) Wake(context.Context) (bool, error) { return false, errors.New("bad file descriptor") }
+func (b broken) Wake(ctx context.Context) (string, bool, error) {
+	if ctx.Err() == nil && time.Since(b.began) < 15*time.Second {
+		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+		defer cancel()
+		<-ctx.Done()
+		return "", false, errors.New("bad file descriptor")
+	}
+	return b.pressed.Wake(ctx)
+}
 
-// A kernel that does not answer is given up.
+// A kernel that does not answer is given up, and looks no more.
 func TestKernelDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPressed()
 		o := p.options(control.Observe)
 		o.Sensors = broken{p}
+		go func() {
+			time.Sleep(20 * time.Second)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if len(p.asks) != 3 || len(p.open) > 0 {
+				t.Errorf("asked for %v, and still for %v", p.asks, p.open)
+			}
+		}()
 		if _, errs := runFor(t, o, 30*time.Second); len(errs) != 1 || !strings.Contains(errs[0].Error(), "bad file descriptor") {
 			t.Errorf("errors %v", errs)
 		}
-		if len(p.asks) > 2 {
+		if len(p.asks) != 3 {
 			t.Errorf("asked at %v", p.askedAt)
 		}
 	})

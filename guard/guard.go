@@ -254,7 +254,7 @@ func New(o Options) (*Runner, error) {
 		o.Window = time.Second
 	}
 	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory(), sentry: newSentry()}
-	r.alarms = alarms{usual: map[string]*pressure{}, deaf: true}
+	r.alarms = alarms{usual: map[string]*pressure{}}
 	r.noProbe = errProbeUnused
 	if o.Sensors != nil && o.Probe != ProbeNever {
 		r.noProbe = o.Sensors.Probe()

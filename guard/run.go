@@ -89,7 +89,7 @@ func (r *Runner) live(ctx context.Context) error {
 	var samples []watch.Sample
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	told, end := r.hear(ctx)
+	heard, end := r.hear(ctx)
 	defer end()
 	for due := watch.Time(0); ; {
 		alarm := false
@@ -99,8 +99,8 @@ func (r *Runner) live(ctx context.Context) error {
 		case <-r.o.Uncovered:
 			r.reapply(ctx)
 			continue
-		case pressed := <-told:
-			if alarm = r.heard(pressed); !alarm {
+		case told := <-heard:
+			if alarm = r.heard(told); !alarm {
 				continue
 			}
 		case <-timer.C:
@@ -362,8 +362,9 @@ func (r *Runner) attend(now watch.Time) {
 	}
 }
 
-// arm arms the probe.
+// arm arms the probe, and has the kernel look no more.
 func (r *Runner) arm(now watch.Time) {
+	r.hush()
 	if err := r.o.Sensors.Arm(true); err != nil {
 		r.noProbe = err
 		return

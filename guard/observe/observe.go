@@ -95,7 +95,7 @@ type Observer struct {
 	queueAt watch.Time // when it was last read
 
 	triggers  *proc.Triggers // nil until WakeAt
-	wakeOlder int            // how many of wakeWindows the kernel has refused
+	wakeOlder int            // how many of wakeWindows this kernel does not take
 }
 
 // Open looks which signals there are. A host without control groups is a

@@ -23,24 +23,26 @@ func wakeWindows() []time.Duration { return []time.Duration{WakeWindow, 500 * ti
 
 // WakeAt has Wake return, once, when tasks of a group wait for a CPU for more than a part (0-1) of
 // the time (PSI, some); the group "" is the host. Groups that are not named are not waited for any
-// more. What the kernel or the rights of this process do not allow is a
-// kernel.NotSupportedError; a group that is gone is none. Wake can be called from the first WakeAt
-// on, and beside it.
-func (o *Observer) WakeAt(least map[string]float64) error {
+// more. It returns those that are: a group that is gone is not, which is no error. What the kernel
+// or the rights of this process do not allow is a kernel.NotSupportedError. Wake can be called from
+// the first WakeAt on, and beside it.
+func (o *Observer) WakeAt(least map[string]float64) (asked map[string]float64, err error) {
 	if o.triggers == nil {
 		if o.site.Root != "/" {
-			return o.site.notLive("being woken by pressure")
+			return nil, o.site.notLive("being woken by pressure")
 		}
-		var err error
 		if o.triggers, err = proc.NewTriggers(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	o.triggers.Keep(slices.Collect(maps.Keys(least)))
+	asked = map[string]float64{}
 	var errs []error
 	for _, group := range sortedKeys(least) {
 		err := o.wakeAt(group, least[group])
 		switch gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV); {
+		case err == nil:
+			asked[group] = least[group]
+			continue
 		case gone && group != "":
 			continue
 		case gone:
@@ -48,7 +50,8 @@ func (o *Observer) WakeAt(least map[string]float64) error {
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	o.triggers.Keep(slices.Collect(maps.Keys(asked))) // nor is one that could not be replaced
+	return asked, errors.Join(errs...)
 }
 
 func (o *Observer) wakeAt(group string, least float64) error {
@@ -60,19 +63,21 @@ func (o *Observer) wakeAt(group string, least float64) error {
 		}
 		file = filepath.Join(tree, group, "cpu.pressure")
 	}
-	for {
-		windows := wakeWindows()[o.wakeOlder:]
-		err := o.triggers.Set(group, proc.Trigger{Path: file, Stall: time.Duration(least * float64(windows[0])), Window: windows[0]})
-		if !errors.Is(err, kernel.ErrNotSupported) || len(windows) == 1 {
+	windows := wakeWindows()
+	for older := o.wakeOlder; ; older++ {
+		window := windows[older]
+		err := o.triggers.Set(group, proc.Trigger{Path: file, Stall: time.Duration(least * float64(window)), Window: window})
+		if err == nil {
+			o.wakeOlder = older // it was for the window that others were refused
+		}
+		if !errors.Is(err, kernel.ErrNotSupported) || older == len(windows)-1 {
 			return err
 		}
-		o.wakeOlder++
 	}
 }
 
-// Wake waits until what WakeAt asked for has come about. It is false if a group is gone that was
-// waited for. When the context ends nothing is waited for any more, and its error is returned.
-func (o *Observer) Wake(ctx context.Context) (pressed bool, err error) {
-	_, gone, err := o.triggers.Wait(ctx)
-	return err == nil && !gone, err
+// Wake waits until what WakeAt asked for a group has come about, or a group is gone that was waited
+// for. When the context ends nothing is waited for any more, and its error is returned.
+func (o *Observer) Wake(ctx context.Context) (group string, gone bool, err error) {
+	return o.triggers.Wait(ctx)
 }

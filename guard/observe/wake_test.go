@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/watch/proc"
 )
 
 // Another root than the live one has no kernel that could wake anybody.
@@ -22,11 +24,34 @@ func TestWakeOfAnotherRoot(t *testing.T) {
 	root := plant(t)
 	write(t, root, map[string]string{"proc/pressure/cpu": "some avg10=0 avg60=0 avg300=0 total=0\n"})
 	o := open(t, root)
-	if err := o.WakeAt(map[string]float64{"": 0.1}); !errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := o.WakeAt(map[string]float64{"": 0.1}); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("error %v", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(root, "proc/pressure/cpu")); err != nil || string(text) != "some avg10=0 avg60=0 avg300=0 total=0\n" {
 		t.Errorf("wrote %q, %v", text, err)
+	}
+}
+
+// That one group is refused for another reason than the window leaves others the short one.
+func TestWakeRefusedForOne(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "proc/pressure"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/proc/sys/kernel/ostype", filepath.Join(root, "proc/pressure/cpu")); err != nil { // nobody may write it
+		t.Fatal(err)
+	}
+	triggers, err := proc.NewTriggers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Observer{site: Site{Root: root}, triggers: triggers}
+	if err := o.wakeAt("", 0.1); !errors.Is(err, kernel.ErrNotSupported) || o.wakeOlder > 0 {
+		t.Errorf("%v, and %d windows are given up", err, o.wakeOlder)
+	}
+	if err := triggers.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -42,11 +67,15 @@ func TestWakeForReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	if err := o.WakeAt(map[string]float64{"": 1}); errors.Is(err, kernel.ErrNotSupported) {
+	if _, err := o.WakeAt(map[string]float64{"": 1}); errors.Is(err, kernel.ErrNotSupported) {
 		t.Skip(err)
 	}
-	if err := o.WakeAt(map[string]float64{"": 0.05, "berth-test-none": 0.05}); err != nil {
+	asked, err := o.WakeAt(map[string]float64{"": 0.05, "berth-test-none": 0.05})
+	if err != nil {
 		t.Fatal(err)
+	}
+	if want := map[string]float64{"": 0.05}; !maps.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
 	}
 	var ended atomic.Bool
 	var spinning sync.WaitGroup
@@ -73,11 +102,22 @@ func TestWakeForReal(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if pressed, err := o.Wake(ctx); !pressed || err != nil {
-		t.Errorf("pressed %t, %v", pressed, err)
+	if group, gone, err := o.Wake(ctx); group != "" || gone || err != nil {
+		t.Errorf("group %q, gone %t, %v", group, gone, err)
+	}
+	if _, err := o.WakeAt(map[string]float64{"": 0.05}); err != nil {
+		t.Error(err)
+	}
+	if asked, err := o.WakeAt(map[string]float64{"": 2}); len(asked) > 0 || err == nil {
+		t.Errorf("twice the time: asked for %v, %v", asked, err)
+	}
+	soon, end := context.WithTimeout(ctx, time.Second)
+	defer end()
+	if group, gone, err := o.Wake(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("asked for nothing: group %q, gone %t, %v", group, gone, err)
 	}
 	cancel()
-	if pressed, err := o.Wake(ctx); pressed || !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end: pressed %t, %v", pressed, err)
+	if _, _, err := o.Wake(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
 	}
 }

@@ -95,7 +95,7 @@ type Delays struct {
 	Came int `json:"came"`
 	// Rested is at how many of the onsets the run-queue probe rested; it is told by a protocol
 	// with a rest.
-	Rested int   `json:"rested,omitempty"`
+	Rested *int  `json:"rested,omitempty"`
 	P50    Delay `json:"p50"`
 	P95    Delay `json:"p95"`
 }
@@ -342,7 +342,9 @@ func (a *ProtocolAnalysis) count(row *ArmRow, of func(Onset) bool) {
 		}
 	}
 	row.Reaction = delaysOf(delays, a.period)
-	row.Reaction.Rested = rested
+	if a.rests {
+		row.Reaction.Rested = &rested
+	}
 }
 
 // delaysOf counts those that did not come as a whole period, which is less than they are.

@@ -2,6 +2,7 @@ package guarded
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -980,7 +981,7 @@ func TestProtocolRests(t *testing.T) {
 			if len(a.Onsets) != 2 || !a.Onsets[0].Fresh || a.Onsets[1].Fresh {
 				t.Errorf("%+v: want the first onset to count alone", a.Onsets)
 			}
-			if d := a.Arms[0].Reaction; d.N != 1 || d.Rested != 1-block%2 {
+			if d := a.Arms[0].Reaction; d.N != 1 || d.Rested == nil || *d.Rested != 1-block%2 {
 				t.Errorf("block %d: %+v", block, d)
 			}
 		})
@@ -988,11 +989,20 @@ func TestProtocolRests(t *testing.T) {
 	if len(orders) != 2 {
 		t.Error("one order was never played")
 	}
-	d, most := Decided{Word: Undecided}, 0.2
-	d.Most = &most
-	d.within(Delay{}, Delays{N: 5, Came: 4, Rested: 3})
-	if !strings.HasSuffix(d.Why, "4 of 5 onsets after a period alone had a remedy; at 3 of them the run-queue probe rested") {
-		t.Error(d.Why)
+	most, none := 0.2, 0
+	for want, rested := range map[string]*int{
+		"4 of 5 onsets after a period alone had a remedy":                                           nil,
+		"4 of 5 onsets after a period alone had a remedy; the run-queue probe rested at 0 of the 5": &none,
+	} {
+		d := Decided{Word: Undecided}
+		d.Most = &most
+		delays := Delays{N: 5, Came: 4, Rested: rested}
+		if d.within(Delay{}, delays); d.Why != want {
+			t.Errorf("%q, want %q", d.Why, want)
+		}
+		if text, err := json.Marshal(delays); err != nil || strings.Contains(string(text), `"rested":0`) != (rested != nil) {
+			t.Errorf("%s, %v", text, err)
+		}
 	}
 }
 

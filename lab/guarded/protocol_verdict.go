@@ -146,8 +146,8 @@ func (d *Decided) within(p Delay, all Delays) {
 		}
 	}
 	d.Why = fmt.Sprintf("%d of %d onsets after a period alone had a remedy", all.Came, all.N)
-	if all.Rested > 0 {
-		d.Why += fmt.Sprintf("; at %d of them the run-queue probe rested", all.Rested)
+	if all.Rested != nil {
+		d.Why += fmt.Sprintf("; the run-queue probe rested at %d of the %d", *all.Rested, all.N)
 	}
 	if all.N == 0 {
 		return
