@@ -625,6 +625,54 @@ func TestDirectBefore(t *testing.T) {
 	}
 }
 
+// So is a weight that a step disturbs.
+func TestDirectDisturbed(t *testing.T) {
+	t.Parallel()
+	const group = mount + "/system.slice/web.service/"
+	idle := kernel.Plan{{Path: group + "cpu.idle", Value: "1", Disturbs: []string{group + "cpu.weight"}}}
+	for _, through := range []string{"noted directly", "noted through systemd"} {
+		root, bus := host(t)
+		noting, err := kernel.Open(bus.root)
+		undoing := root
+		if err != nil {
+			t.Fatal(err)
+		}
+		if through != "noted directly" {
+			noting, undoing = root, noting
+		}
+		weight := filepath.Join(bus.root, group+"cpu.weight")
+		if err := os.WriteFile(weight, []byte("150\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "undo")
+		log, err := kernel.OpenUndoLog(noting, file, "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kernel.Apply(noting, idle, log); err != nil {
+			t.Fatal(err)
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(weight, []byte("100\n"), 0o644); err != nil { // as the kernel does
+			t.Fatal(err)
+		}
+		if log, err = kernel.OpenUndoLog(undoing, file, "another"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+			t.Error(err)
+		}
+		if text, err := os.ReadFile(weight); err != nil || string(text) != "150\n" {
+			t.Errorf("%s: the weight is %q, %v", through, text, err)
+		}
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // knobs are all that systemd has, by file.
 func knobs() map[string]property {
 	all := map[string]property{}
