@@ -5,6 +5,7 @@ import (
 	"math"
 	"path"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,12 +41,13 @@ func knobOf(file string) (k property, ok bool) {
 const ioMax = "io.max"
 
 // lineOf reports whether a text is the line of a device in a file of the io controller, by its base
-// name, and whether it says that there is none.
+// name, and whether it sets no limit: all its words say "max", or that the kernel's default is to be.
 func lineOf(file, text string) (unsets, ok bool) {
 	device, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	for _, k := range knob.All() {
 		if k.Controller == "io" && k.Key != nil && k.Key(device) == nil && k.V2[0].Name == file {
-			return rest == k.V2[0].Unset, true
+			sets := func(word string) bool { return word != k.V2[0].Unset && !strings.HasSuffix(word, "="+knob.Max) }
+			return !slices.ContainsFunc(strings.Fields(rest), sets), true
 		}
 	}
 	return false, false

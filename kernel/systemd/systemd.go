@@ -9,7 +9,8 @@
 // need not know: undoing writes the original value, and the one that a group
 // has by default unsets the property. The runtime drop-in, then without effect,
 // stays below /run/systemd until reboot. Limits of one device (io.max) are written to the
-// file of a unit that is accounted for meanwhile (IOAccounting): systemd leaves those alone.
+// file of a unit that is accounted for meanwhile (IOAccounting): systemd leaves those alone. The
+// process that began that ends it with the last limit, by a drop-in that says no; after its own end nobody does.
 //
 // Only cgroup v2 at /sys/fs/cgroup is looked at, and only units of the manager
 // that Files are connected to: a user's units belong to the user's own.
@@ -59,6 +60,9 @@ type Files struct {
 
 	mu  sync.Mutex
 	bus Bus // nil until it is needed
+	// lines is held while a unit's accounting is looked at, the line of a device written, and what is
+	// left looked at: one that goes must not take the controller of another that comes.
+	lines sync.Mutex
 	// bare are the groups of which a property was set: systemd then disables, in its own time,
 	// each controller that no property needs, those that Berth enabled for its next step included.
 	bare sync.Map
@@ -310,30 +314,19 @@ const accounting = "IOAccounting"
 
 // setLine writes the line of a device. systemd leaves lines alone that it was not told of, but takes
 // the controller away where no property needs it: so the unit is accounted for as long as there are
-// lines. After a kill it stays so.
+// lines.
 func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets bool) error {
-	account := func(on bool) error {
-		bus, err := f.connect(ctx)
-		if err != nil {
-			return err
-		}
-		return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
-	}
+	f.lines.Lock()
+	defer f.lines.Unlock()
 	switch {
 	case unsets:
 	case !u.active:
 		return f.Files.WriteFile(name, data) // says that there is no group
 	default:
-		bus, err := f.connect(ctx)
-		if err != nil {
+		if on, err := f.isAccounted(ctx, u); err != nil {
 			return err
-		}
-		is, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, accounting)
-		if err != nil {
-			return err
-		}
-		if on, _ := is.Value.Value().(bool); !on {
-			if err := account(true); err != nil {
+		} else if !on {
+			if err := f.account(ctx, u, true); err != nil {
 				return err
 			}
 			f.given.Store(u.name+" "+accounting, true)
@@ -349,25 +342,63 @@ func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets b
 	if gone(err) && unsets {
 		err = nil // with its controller
 	}
-	if _, given := f.given.Load(u.name + " " + accounting); err != nil || !unsets || !given {
+	if left := f.release(ctx, u, path.Dir(name)); left != nil {
+		err = errors.Join(err, left)
+	}
+	return err
+}
+
+func (f *Files) isAccounted(ctx context.Context, u unit) (bool, error) {
+	bus, err := f.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	is, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, accounting)
+	if err != nil {
+		return false, err
+	}
+	on, _ := is.Value.Value().(bool)
+	return on, nil
+}
+
+func (f *Files) account(ctx context.Context, u unit, on bool) error {
+	bus, err := f.connect(ctx)
+	if err != nil {
 		return err
+	}
+	return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
+}
+
+// release ends the accounting that Berth began, once no line is left. What was on before is not
+// Berth's. An administrator who sets it as well, meanwhile, loses it: systemd does not say who did. What
+// another process began, which has ended, stays on until the next boot, as does that of a
+// unit that stops with its lines.
+func (f *Files) release(ctx context.Context, u unit, group string) error {
+	if _, given := f.given.Load(u.name + " " + accounting); !given {
+		return nil
 	}
 	for _, k := range knob.All() {
 		if k.Controller != "io" || k.Key == nil {
 			continue
 		}
-		text, err := fs.ReadFile(f.Files.FS(), path.Join(path.Dir(name), k.V2[0].Name))
+		text, err := fs.ReadFile(f.Files.FS(), path.Join(group, k.V2[0].Name))
 		if err != nil && !gone(err) {
 			return err
 		}
 		for line := range strings.Lines(string(text)) {
-			if _, is := lineOf(k.V2[0].Name, line); is {
+			if unsets, is := lineOf(k.V2[0].Name, line); is && !unsets {
 				return nil // another one is left
 			}
 		}
 	}
-	f.given.Delete(u.name + " " + accounting)
-	return account(false)
+	on, err := f.isAccounted(ctx, u)
+	if err == nil && on {
+		err = f.account(ctx, u, false)
+	}
+	if err == nil {
+		f.given.Delete(u.name + " " + accounting)
+	}
+	return err
 }
 
 // set sets the properties behind a file. A cpuset that is to be empty first gets

@@ -387,14 +387,20 @@ func (h *hungUp) Connected() bool { return !h.gone }
 // lineFiles take a line out that says no limit, as the kernel does.
 type lineFiles struct {
 	kernel.Files
-	dir string
+	dir    string
+	before func(data string) error // a write; nil is nothing
 }
 
 func (f lineFiles) WriteFile(name, data string) error {
 	if _, err := os.Stat(filepath.Join(f.dir, name)); err != nil {
 		return err
 	}
-	if strings.HasSuffix(data, " wiops=max\n") || strings.HasSuffix(data, " default\n") {
+	if f.before != nil {
+		if err := f.before(data); err != nil {
+			return err
+		}
+	}
+	if strings.HasSuffix(data, " wiops=max\n") || strings.HasSuffix(data, ":0 rbps=max\n") || strings.HasSuffix(data, " default\n") {
 		data = ""
 	}
 	return os.WriteFile(filepath.Join(f.dir, name), []byte(data), 0o644)
@@ -407,7 +413,7 @@ func TestDeviceLine(t *testing.T) {
 	const group, unlimited = mount + "/system.slice/web.service/", "254:0 rbps=max wbps=max riops=max wiops=max"
 	root, bus := host(t)
 	files := root.Files.(*Files)
-	files.Files = lineFiles{files.Files, bus.root}
+	files.Files = lineFiles{Files: files.Files, dir: bus.root}
 	line := kernel.Step{Path: group + "io.max", Value: "254:0 rbps=1048576", Format: kernel.Keyed, Unset: unlimited}
 	if _, err := kernel.Apply(root, kernel.Plan{line}, nil); !errors.Is(err, fs.ErrNotExist) || len(bus.sent) > 0 {
 		t.Errorf("where nobody has enabled the controller: %v, sent %q", err, bus.sent)
@@ -463,6 +469,110 @@ func TestDeviceLine(t *testing.T) {
 	bus.deaf = true
 	if err := root.WriteFile(line.Path, line.Value+"\n"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("where the controller does not come: %v", err)
+	}
+	if bus.set["web.service "+accounting] != false {
+		t.Error("the unit stays accounted for though nothing was written")
+	}
+}
+
+// A unit is accounted for as long as Berth has lines there, whatever they say, and by Berth's doing.
+func TestAccounting(t *testing.T) {
+	t.Parallel()
+	const lines, limit = mount + "/system.slice/web.service/io.max", "254:0 rbps=1048576"
+	refused := errors.New("refused")
+	for name, tc := range map[string]struct {
+		writes []string
+		before func(*fakeBus, string) error
+		want   []string
+	}{
+		"one word lifts the last limit":    {writes: []string{limit, "254:0 rbps=max"}, want: []string{"true", "false"}},
+		"nothing is lifted":                {writes: []string{"254:0 rbps=max"}},
+		"one of two words is a limit":      {writes: []string{limit, "254:0 rbps=5 wbps=max"}, want: []string{"true"}},
+		"the kernel refuses the first one": {writes: []string{limit}, before: func(*fakeBus, string) error { return refused }, want: []string{"true", "false"}},
+		"another one stays, and the next is refused": {writes: []string{limit, "254:0 rbps=9"}, want: []string{"true"},
+			before: func(_ *fakeBus, data string) error {
+				if strings.HasSuffix(data, "=9\n") {
+					return refused
+				}
+				return nil
+			}},
+		"somebody ended it meanwhile": {writes: []string{limit, "254:0 rbps=max"}, want: []string{"true"}, before: func(b *fakeBus, data string) error {
+			if strings.HasSuffix(data, "max\n") {
+				b.set["web.service "+accounting] = false
+			}
+			return nil
+		}},
+	} {
+		root, bus := host(t)
+		files := root.Files.(*Files)
+		files.Files = lineFiles{Files: files.Files, dir: bus.root, before: func(data string) error {
+			if tc.before == nil {
+				return nil
+			}
+			return tc.before(bus, data)
+		}}
+		for _, line := range tc.writes {
+			if err := root.WriteFile(lines, line+"\n"); err != nil && !errors.Is(err, refused) && name != "nothing is lifted" {
+				t.Errorf("%s: %s: %v", name, line, err)
+			}
+		}
+		var want []string
+		for _, on := range tc.want {
+			want = append(want, "web.service IOAccounting="+on)
+		}
+		if diff := cmp.Diff(want, bus.sent); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+
+	root, bus := host(t) // the administrator's
+	bus.set["web.service "+accounting] = true
+	if err := os.WriteFile(filepath.Join(bus.root, lines), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{limit, "254:0 rbps=max"} {
+		if err := root.WriteFile(lines, line+"\n"); err != nil || len(bus.sent) > 0 {
+			t.Errorf("where it was on before: %v, sent %q", err, bus.sent)
+		}
+	}
+}
+
+// The last line that goes does not take the controller of one that comes.
+func TestLinesAtOnce(t *testing.T) {
+	t.Parallel()
+	const group = mount + "/system.slice/web.service/"
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	gone := make(chan error, 1)
+	files.Files = lineFiles{Files: files.Files, dir: bus.root, before: func(data string) error {
+		if data != "254:0 20\n" {
+			return nil
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			gone <- root.WriteFile(group+"io.max", "254:0 rbps=max\n")
+		}()
+		select {
+		case <-done:
+		case <-time.After(50 * time.Millisecond): // it waits for this write
+		}
+		return nil
+	}}
+	if err := root.WriteFile(group+"io.max", "254:0 rbps=1048576\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bus.root, group+"io.weight"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := root.WriteFile(group+"io.weight", "254:0 20\n"); err != nil {
+		t.Error(err)
+	}
+	if err := <-gone; err != nil {
+		t.Error(err)
+	}
+	if bus.set["web.service "+accounting] != true {
+		t.Error("the controller of the line that came was taken away")
 	}
 }
 
