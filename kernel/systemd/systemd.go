@@ -21,8 +21,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +32,7 @@ import (
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/knob"
@@ -84,7 +87,7 @@ func Open(dir string) (*kernel.Root, error) {
 	if err != nil || !running(root.FS()) {
 		return root, err
 	}
-	dial := manager(root.FS(), dir, os.Geteuid())
+	dial := manager(dir, os.Geteuid())
 	if dial == nil {
 		return root, nil
 	}
@@ -102,8 +105,8 @@ func Open(dir string) (*kernel.Root, error) {
 const private = "systemd/private"
 
 // manager returns what connects a user to the manager of a tree; nil if there is none: the
-// tree is a copy, or of a system that does not run.
-func manager(fsys fs.FS, dir string, uid int) func(context.Context) (*sd.Conn, error) {
+// tree is of a system that does not run.
+func manager(dir string, uid int) func(context.Context) (*sd.Conn, error) {
 	switch live := path.Clean(dir) == "/"; {
 	case live && uid == 0:
 		return sd.NewSystemdConnectionContext
@@ -112,41 +115,99 @@ func manager(fsys fs.FS, dir string, uid int) func(context.Context) (*sd.Conn, e
 		if _, err := os.Stat(os.Getenv("XDG_RUNTIME_DIR") + "/" + private); err == nil {
 			return sd.NewUserConnectionContext
 		}
-	case uid == 0 && isSocket(fsys, "run/"+private, uid):
-		return func(ctx context.Context) (*sd.Conn, error) { return connectTo(ctx, path.Join(dir, "run", private)) }
+	case uid == 0:
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil
+		}
+		socket, err := openSocket(root, uid)
+		if err != nil {
+			_ = root.Close()
+			return nil
+		}
+		_ = socket.Close() // systemd may make it anew
+		return func(ctx context.Context) (*sd.Conn, error) { return connectTo(ctx, root, uid) }
 	}
 	return nil
 }
 
-// isSocket reports whether a file of a tree is a socket of a user.
-func isSocket(fsys fs.FS, name string, uid int) bool {
-	info, err := fs.Stat(fsys, name)
-	if err != nil || info.Mode().Type() != fs.ModeSocket {
-		return false
+// openSocket opens (O_PATH) where the manager of a tree listens: a socket of a user, to which no link
+// leads out of the tree.
+func openSocket(root *os.Root, uid int) (*os.File, error) {
+	f, err := root.OpenFile("run/"+private, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == uid
+	info, err := f.Stat()
+	if err == nil {
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || info.Mode().Type() != fs.ModeSocket || int(stat.Uid) != uid {
+			err = fmt.Errorf("%s is not a socket of user %d", f.Name(), uid)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
-// connectTo connects root to the manager that listens at a socket.
-func connectTo(ctx context.Context, socket string) (*sd.Conn, error) {
+// connectTo connects a user to the manager of a tree. Who listens must be the user's, too.
+func connectTo(ctx context.Context, root *os.Root, uid int) (*sd.Conn, error) {
 	return sd.NewConnection(func() (*dbus.Conn, error) {
-		conn, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
+		socket, err := openSocket(root, uid)
 		if err != nil {
 			return nil, err
 		}
-		if err := conn.Auth([]dbus.Auth{dbus.AuthExternal("0")}); err != nil {
+		defer socket.Close()
+		// By its name it might be another one by now.
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", socket.Name(), err)
+		}
+		if err := listens(conn, uid); err != nil {
+			return nil, fmt.Errorf("%s: %w", socket.Name(), errors.Join(err, conn.Close()))
+		}
+		bus, err := dbus.NewConn(conn, dbus.WithContext(ctx))
+		if err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		return conn, nil
+		if err := bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(uid))}); err != nil {
+			return nil, errors.Join(err, bus.Close())
+		}
+		return bus, nil
 	})
 }
 
-// running reports whether systemd runs (sd_booted(3)) and has control groups in v2.
+// listens returns an error unless a process of a user listens at the other end.
+func listens(conn net.Conn, uid int) error {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	if controlErr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); controlErr != nil {
+		return controlErr
+	}
+	if err == nil && int(peer.Uid) != uid {
+		err = fmt.Errorf("a process of user %d listens, not one of %d", peer.Uid, uid)
+	}
+	return err
+}
+
+// running reports whether systemd runs (sd_booted(3)) and has control groups in v2. A copy of a
+// host's files has no groups.
 func running(fsys fs.FS) bool {
-	_, notBooted := fs.Stat(fsys, "run/systemd/system")
-	_, notV2 := fs.Stat(fsys, mount+"/cgroup.controllers")
-	return notBooted == nil && notV2 == nil
+	if _, err := fs.Stat(fsys, "run/systemd/system"); err != nil {
+		return false
+	}
+	dir, err := fsys.Open(mount)
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	f, ok := dir.(*os.File)
+	var is unix.Statfs_t
+	return ok && unix.Fstatfs(int(f.Fd()), &is) == nil && is.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
 func (f *Files) connect(ctx context.Context) (Bus, error) {

@@ -605,15 +605,41 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// mounted is a tree with a mount of control groups.
+type mounted struct {
+	fs.FS
+	groups string
+}
+
+func (m mounted) Open(name string) (fs.File, error) {
+	if name == mount {
+		return os.Open(m.groups)
+	}
+	return m.FS.Open(name)
+}
+
 func TestRunning(t *testing.T) {
 	t.Parallel()
+	var groups string // of v2, if this machine has them
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, " - cgroup2 ") {
+			groups = strings.Fields(line)[4]
+		}
+	}
 	dir := t.TempDir()
-	for _, name := range []string{"", "run/systemd/system", "sys/fs/cgroup/cgroup.controllers"} {
+	for _, name := range []string{"", "run/systemd/system", mount + "/cgroup.controllers"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if last := strings.HasPrefix(name, "sys"); running(os.DirFS(dir)) != last {
-			t.Errorf("with %q: running is not %v", name, last)
+		if running(os.DirFS(dir)) {
+			t.Errorf("with %q, a copy: it runs", name)
+		}
+		if live := name != ""; groups != "" && running(mounted{os.DirFS(dir), groups}) != live {
+			t.Errorf("with %q and control groups: running is not %v", name, live)
 		}
 	}
 }
@@ -621,41 +647,62 @@ func TestRunning(t *testing.T) {
 // Systemd is that of the live host, also where a container sees that in a folder: a copy has none, nor a
 // tree with a socket of somebody else.
 func TestManager(t *testing.T) {
+	const socket = "run/systemd/private"
+	me := os.Geteuid()
 	tree := func() string {
 		dir := t.TempDir()
-		if err := os.MkdirAll(filepath.Join(dir, "run/systemd"), 0o755); err != nil {
+		for _, name := range []string{"run/systemd/system", mount} {
+			if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, mount, "cgroup.controllers"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return dir
 	}
-	copied, host, linked := tree(), tree(), tree()
-	const socket = "run/systemd/private"
-	if err := os.WriteFile(filepath.Join(copied, socket), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", filepath.Join(host, socket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if err := os.Symlink(filepath.Join(host, socket), filepath.Join(linked, socket)); err != nil {
-		t.Fatal(err)
-	}
-	fsOf := func(dir string) fs.FS {
-		root, err := kernel.Open(dir)
+	listen := func(dir string) *net.UnixListener {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, socket)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return root.FS()
+		return l
 	}
-	me := os.Geteuid()
+	rootOf := func(dir string) *os.Root {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = root.Close() })
+		return root
+	}
+	plain, host, linked, copied, swapped := tree(), tree(), tree(), tree(), tree()
+	if err := os.WriteFile(filepath.Join(plain, socket), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := listen(host)
+	defer l.Close()
+	for _, dir := range []string{linked, swapped} {
+		if err := os.Symlink(filepath.Join(host, socket), filepath.Join(dir, socket)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead := listen(copied)
+	dead.SetUnlinkOnClose(false)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		dir  string
 		uid  int
 		want bool
-	}{{host, me, true}, {host, me + 1, false}, {copied, me, false}, {linked, me, false}, {t.TempDir(), me, false}} {
-		if got := isSocket(fsOf(tc.dir), socket, tc.uid); got != tc.want {
-			t.Errorf("a socket of user %d in %s: %v", tc.uid, tc.dir, got)
+	}{{host, me, true}, {host, me + 1, false}, {plain, me, false}, {linked, me, false}, {t.TempDir(), me, false}} {
+		f, err := openSocket(rootOf(tc.dir), tc.uid)
+		if (err == nil) != tc.want {
+			t.Errorf("a socket of user %d in %s: %v", tc.uid, tc.dir, err)
+		}
+		if err == nil {
+			_ = f.Close()
 		}
 	}
 	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(host, "run"))
@@ -668,16 +715,55 @@ func TestManager(t *testing.T) {
 		{"/", 1000, true},
 		{host, 0, me == 0},
 		{host, 1000, false}, // her manager is none of the host's
-		{copied, 0, false},
+		{plain, 0, false},
 		{linked, 0, false},
 	} {
-		if dial := manager(fsOf(tc.dir), tc.dir, tc.uid); (dial != nil) != tc.want {
+		if dial := manager(tc.dir, tc.uid); (dial != nil) != tc.want {
 			t.Errorf("user %d in %s: a manager is there: %v, want %v", tc.uid, tc.dir, dial != nil, tc.want)
 		}
 	}
-	t.Setenv("XDG_RUNTIME_DIR", copied)
-	if manager(fsOf("/"), "/", 1000) != nil {
+	t.Setenv("XDG_RUNTIME_DIR", plain)
+	if manager("/", 1000) != nil {
 		t.Error("a user without a manager has one")
+	}
+
+	// Nobody listens at a copied socket: that tree's files are written directly.
+	if _, err := connectTo(t.Context(), rootOf(copied), me); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connected to a copied socket: %v", err)
+	}
+	root, err := Open(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := root.Files.(*Files); ok {
+		t.Error("a copy of a host is taken for a live one")
+	}
+	// A link that leads out of the tree is not followed, whenever it is made.
+	if _, err := connectTo(t.Context(), rootOf(swapped), me); err == nil || !strings.Contains(err.Error(), "is not a socket of user") {
+		t.Errorf("connected by a link: %v", err)
+	}
+	outside := tree()
+	if err := errors.Join(os.RemoveAll(filepath.Join(outside, "run")), os.Symlink(filepath.Join(host, "run"), filepath.Join(outside, "run"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connectTo(t.Context(), rootOf(outside), me); err == nil || !strings.Contains(err.Error(), "escapes") {
+		t.Errorf("connected through a folder that is a link: %v", err)
+	}
+	conn, err := net.Dial("unix", filepath.Join(host, socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := listens(conn, me); err != nil {
+		t.Error(err)
+	}
+	if err := listens(conn, me+1); err == nil {
+		t.Error("a listener of somebody else is accepted")
+	}
+	if first, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	} else {
+		defer first.Close()
 	}
 
 	accepted := make(chan error, 1)
@@ -688,7 +774,7 @@ func TestManager(t *testing.T) {
 		}
 		accepted <- err
 	}()
-	if _, err := connectTo(t.Context(), filepath.Join(host, socket)); err == nil {
+	if _, err := connectTo(t.Context(), rootOf(host), me); err == nil {
 		t.Error("connected to nobody")
 	}
 	if err := <-accepted; err != nil {
