@@ -217,12 +217,24 @@ func (f *Files) connect(ctx context.Context) (Bus, error) {
 	if f.bus != nil && (!ok || c.Connected()) {
 		return f.bus, nil
 	}
-	// The context that one dials with ends the connection.
-	bus, err := f.dial(context.WithoutCancel(ctx))
-	if err == nil {
-		f.bus = bus
+	if err := ctx.Err(); err != nil { // while others connected
+		return nil, fmt.Errorf("connect to systemd: %w", err)
 	}
-	return bus, err
+	// The context that one dials with ends the connection: that of a caller only until there is one.
+	ctx, done := context.WithTimeout(ctx, answer)
+	defer done()
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	bus, err := f.dial(lasting)
+	switch {
+	case !stop():
+		return nil, fmt.Errorf("connect to systemd: no answer: %w", ctx.Err())
+	case err != nil:
+		end()
+		return nil, err
+	}
+	f.bus = bus
+	return bus, nil
 }
 
 type unit struct {

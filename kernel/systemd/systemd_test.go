@@ -1,7 +1,9 @@
 package systemd
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"net"
@@ -779,6 +781,89 @@ func TestManager(t *testing.T) {
 	}
 	if err := <-accepted; err != nil {
 		t.Error(err)
+	}
+}
+
+// serve accepts connections as systemd does, and says nothing, or authenticates, or answers calls then.
+func serve(l net.Listener, authenticates, answers bool) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			for line := ""; line != "BEGIN\r\n"; {
+				if line, err = in.ReadString('\n'); err != nil {
+					return
+				}
+				reply := "OK 0123456789abcdef0123456789abcdef\r\n"
+				if line == "\x00AUTH\r\n" {
+					reply = "REJECTED EXTERNAL\r\n"
+				}
+				if authenticates && line != "BEGIN\r\n" {
+					_, _ = conn.Write([]byte(reply))
+				}
+			}
+			for {
+				call, err := dbus.DecodeMessage(in)
+				if err != nil {
+					return
+				}
+				reply := &dbus.Message{Type: dbus.TypeMethodReply, Headers: map[dbus.HeaderField]dbus.Variant{dbus.FieldReplySerial: dbus.MakeVariant(call.Serial())}}
+				if answers {
+					_ = reply.EncodeTo(conn, binary.LittleEndian)
+				}
+			}
+		}()
+	}
+}
+
+// A manager that accepts and says nothing holds nobody up for longer than she may wait.
+func TestSilentManager(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ authenticates, answers bool }{"silent": {}, "then silent": {authenticates: true}, "well": {true, true}} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(dir, "run/systemd"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", filepath.Join(dir, "run/systemd/private"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go serve(l, tc.authenticates, tc.answers)
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		files := New(kernel.NewRoot("", nil), func(ctx context.Context) (Bus, error) { return connectTo(ctx, root, os.Geteuid()) })
+		limit := 50 * time.Millisecond
+		if tc.answers {
+			limit = time.Minute
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		errs := make(chan error)
+		for range 2 { // one waits for the other
+			go func() {
+				_, err := files.connect(ctx)
+				errs <- err
+			}()
+		}
+		for range 2 {
+			if err := <-errs; errors.Is(err, context.DeadlineExceeded) == tc.answers || tc.answers && err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		cancel()
+		if conn, ok := files.bus.(*sd.Conn); ok {
+			if !conn.Connected() {
+				t.Errorf("%s: the connection ended with the caller", name)
+			}
+			conn.Close()
+		}
 	}
 }
 
