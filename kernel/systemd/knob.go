@@ -3,7 +3,6 @@ package systemd
 import (
 	"errors"
 	"math"
-	"path"
 	"reflect"
 	"slices"
 	"strconv"
@@ -52,9 +51,6 @@ func lineOf(file, text string) (unsets, ok bool) {
 	}
 	return false, false
 }
-
-// property names what is behind a file of a group, for all files that share it.
-func (k property) property(file string) string { return path.Dir(file) + " " + k.properties[0] }
 
 func (k property) same(a, b string) bool {
 	x, err := k.encode(a)

@@ -21,9 +21,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,18 +68,18 @@ type Files struct {
 	// lines is held while a unit's accounting is looked at, the line of a device written, and what is
 	// left looked at: one that goes must not take the controller of another that comes.
 	lines sync.Mutex
-	// bare are the groups of which a property was set: systemd then disables, in its own time,
-	// each controller that no property needs, those that Berth enabled for its next step included.
-	bare sync.Map
-	// given are the properties that were set, which several files may share: without a value
-	// they have their default, as the unit's own was overridden.
-	given sync.Map
+	// set are the properties that were set, by group. systemd disables, in its own time, each controller
+	// of such a group that no property needs, those that Berth enabled for its next step included. Several
+	// files may share a property: without a value they have their default, as the unit's own was
+	// overridden.
+	set   map[string]map[string]bool
+	setMu sync.Mutex
 }
 
 // New returns files whose writes to units' groups go to the bus that dial
 // connects to when it is first needed.
 func New(files kernel.Files, dial func(context.Context) (Bus, error)) *Files {
-	return &Files{Files: files, dial: dial, patience: 5 * time.Second}
+	return &Files{Files: files, dial: dial, patience: 5 * time.Second, set: map[string]map[string]bool{}}
 }
 
 // Open is kernel.Open, but where dir is the live host, or in a container the folder that it
@@ -379,7 +381,7 @@ func (f *Files) WriteFile(name, data string) error {
 	if isLine {
 		return unitError(u.name, f.setLine(ctx, u, name, data, unsets))
 	}
-	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
+	return unitError(u.name, f.write(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
 }
 
 // accounting is the property by which systemd leaves a unit the io controller.
@@ -402,8 +404,7 @@ func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets b
 			if err := f.account(ctx, u, true); err != nil {
 				return err
 			}
-			f.given.Store(u.name+" "+accounting, true)
-			f.bare.Store(path.Dir(name), true)
+			f.note(ctx, path.Dir(name), accounting)
 		}
 		for deadline := time.Now().Add(f.patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 			if _, err := fs.Stat(f.Files.FS(), name); !gone(err) {
@@ -447,7 +448,7 @@ func (f *Files) account(ctx context.Context, u unit, on bool) error {
 // another process began, which has ended, stays on until the next boot, as does that of a
 // unit that stops with its lines.
 func (f *Files) release(ctx context.Context, u unit, group string) error {
-	if _, given := f.given.Load(u.name + " " + accounting); !given {
+	if _, given := f.noted(group, accounting); !given {
 		return nil
 	}
 	for _, k := range knob.All() {
@@ -469,14 +470,50 @@ func (f *Files) release(ctx context.Context, u unit, group string) error {
 		err = f.account(ctx, u, false)
 	}
 	if err == nil {
-		f.given.Delete(u.name + " " + accounting)
+		f.setMu.Lock()
+		defer f.setMu.Unlock()
+		delete(f.set[group], accounting)
 	}
 	return err
 }
 
-// set sets the properties behind a file. A cpuset that is to be empty first gets
+// note has a property of a group known as set. With a further group it forgets those that are gone: a unit
+// that is only stopped has its properties still.
+func (f *Files) note(ctx context.Context, group, property string) {
+	f.setMu.Lock()
+	known := slices.Collect(maps.Keys(f.set))
+	if f.set[group] == nil {
+		f.set[group] = map[string]bool{}
+	} else {
+		known = nil
+	}
+	f.set[group][property] = true
+	f.setMu.Unlock()
+	for _, other := range known {
+		if f.isThere(other) {
+			continue
+		}
+		if _, owned, err := f.owner(ctx, other); err == nil && !owned {
+			f.setMu.Lock()
+			if !f.isThere(other) {
+				delete(f.set, other)
+			}
+			f.setMu.Unlock()
+		}
+	}
+}
+
+// noted reports whether a property of a group was set, and whether this one was.
+func (f *Files) noted(group, property string) (some, this bool) {
+	f.setMu.Lock()
+	defer f.setMu.Unlock()
+	properties, some := f.set[group]
+	return some, properties[property]
+}
+
+// write sets the properties behind a file. A cpuset that is to be empty first gets
 // its parent's: before Linux 7 the kernel keeps that of a group with processes.
-func (f *Files) set(ctx context.Context, u unit, k property, name, value string) error {
+func (f *Files) write(ctx context.Context, u unit, k property, name, value string) error {
 	if k.Type == knob.Set && value == "" && u.active {
 		dir, file := path.Split(name)
 		all, err := fs.ReadFile(f.Files.FS(), path.Join(dir, "..", file+".effective"))
@@ -495,8 +532,7 @@ func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value str
 	if err := f.send(ctx, u, k, value); err != nil {
 		return err
 	}
-	f.bare.Store(path.Dir(name), true)
-	f.given.Store(k.property(name), true)
+	f.note(ctx, path.Dir(name), k.properties[0])
 	if !u.active {
 		return nil
 	}

@@ -261,6 +261,38 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// What was set is forgotten with the group, unless its unit is only stopped.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	group := func(unit string) string { return mount + "/system.slice/" + unit }
+	write := func(unit string) {
+		t.Helper()
+		bus.units[unit] = map[string]string{"ControlGroup": "/system.slice/" + unit, "LoadState": "loaded", "Slice": "system.slice"}
+		if err := os.MkdirAll(filepath.Join(bus.root, group(unit)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := root.WriteFile(group(unit)+"/cpu.weight", "20\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, unit := range []string{"pod.scope", "batch.service"} {
+		write(unit)
+		if err := os.RemoveAll(filepath.Join(bus.root, group(unit))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(bus.units, "pod.scope")
+	bus.units["batch.service"]["ControlGroup"] = ""
+	write("web.service")
+	for unit, want := range map[string]bool{"pod.scope": false, "batch.service": true, "web.service": true} {
+		if _, is := files.noted(group(unit), "CPUWeight"); is != want {
+			t.Errorf("%s is known: %v, want %v", unit, is, want)
+		}
+	}
+}
+
 // A unit that is idle, and stopped then, gets the weight of its own back.
 func TestStoppedWeight(t *testing.T) {
 	t.Parallel()

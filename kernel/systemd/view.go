@@ -61,7 +61,7 @@ func (f *Files) stopped(name string) (value string, ok bool, err error) {
 		return "", false, nil
 	}
 	if f.isThere(path.Dir(name)) {
-		_, bare := f.bare.Load(path.Dir(name))
+		bare, _ := f.noted(path.Dir(name), "")
 		if !ok {
 			return "", bare, nil
 		}
@@ -91,7 +91,7 @@ func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	if value, ok = k.decode(values); ok {
 		return value, true, nil
 	}
-	_, given := f.given.Load(k.property(name))
+	_, given := f.noted(path.Dir(name), k.properties[0])
 	return k.Default, given, nil
 }
 
