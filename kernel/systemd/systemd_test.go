@@ -571,6 +571,44 @@ func TestAccounting(t *testing.T) {
 	}
 }
 
+// All files of lines are readers' as io.max is: those that the kernel has come with accounting.
+func TestLineFiles(t *testing.T) {
+	t.Parallel()
+	const slice, web = mount + "/system.slice/", mount + "/system.slice/web.service/"
+	root, bus := host(t)
+	files := map[string]bool{"io.max": true, "io.latency": true, "io.bfq.weight": false, "io.weight": true}
+	if err := os.WriteFile(filepath.Join(bus.root, slice+"io.latency"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	is := func(file string) bool {
+		_, err := fs.Stat(root.FS(), web+file)
+		_, readErr := fs.ReadFile(root.FS(), web+file)
+		if (err == nil) != (readErr == nil) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, but to read it %v", file, err, readErr)
+		}
+		return err == nil
+	}
+	for file := range files {
+		if is(file) {
+			t.Errorf("%s is there before anything was set", file)
+		}
+	}
+	if err := root.WriteFile(web+"cpu.weight", "20\n"); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range files {
+		if is(file) != want {
+			t.Errorf("%s is there: %v", file, !want)
+		}
+		if err := os.WriteFile(filepath.Join(bus.root, web+file), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := fs.Stat(root.FS(), web+file); err != nil || info.Sys() != nil {
+			t.Errorf("%s: %v, want no inode", file, err)
+		}
+	}
+}
+
 // The last line that goes does not take the controller of one that comes.
 func TestLinesAtOnce(t *testing.T) {
 	t.Parallel()
