@@ -293,7 +293,7 @@ func (r *Root) widen(e *entry, current string, err error, log *UndoLog) (Outcome
 
 func (r *Root) rewrite(d saved) error {
 	inode, err := r.inode(d.Path)
-	if err != nil || inode != d.Inode {
+	if err != nil || another(d.Inode, inode) {
 		if err == nil || gone(err) {
 			return nil
 		}

@@ -3,8 +3,8 @@ package systemd
 import (
 	"errors"
 	"math"
-	"path"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,20 +39,28 @@ func knobOf(file string) (k property, ok bool) {
 // ioMax is the file of limits that a group has with the io controller.
 const ioMax = "io.max"
 
-// lineOf reports whether a text is the line of a device in a file of the io controller, by its base
-// name, and whether it says that there is none.
-func lineOf(file, text string) (unsets, ok bool) {
-	device, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+// lineKnob returns the knob of the lines of devices in a file of the io controller, by its base name;
+// nil if it has none.
+func lineKnob(file string) *knob.Knob {
 	for _, k := range knob.All() {
-		if k.Controller == "io" && k.Key != nil && k.Key(device) == nil && k.V2[0].Name == file {
-			return rest == k.V2[0].Unset, true
+		if k.Controller == "io" && k.Key != nil && k.V2[0].Name == file {
+			return k
 		}
 	}
-	return false, false
+	return nil
 }
 
-// property names what is behind a file of a group, for all files that share it.
-func (k property) property(file string) string { return path.Dir(file) + " " + k.properties[0] }
+// lineOf reports whether a text is the line of a device in a file of the io controller, by its base
+// name, and whether it sets no limit: all its words say "max", or that the kernel's default is to be.
+func lineOf(file, text string) (unsets, ok bool) {
+	device, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	k := lineKnob(file)
+	if k == nil || k.Key(device) != nil {
+		return false, false
+	}
+	sets := func(word string) bool { return word != k.V2[0].Unset && !strings.HasSuffix(word, "="+knob.Max) }
+	return !slices.ContainsFunc(strings.Fields(rest), sets), true
+}
 
 func (k property) same(a, b string) bool {
 	x, err := k.encode(a)

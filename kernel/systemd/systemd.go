@@ -9,7 +9,8 @@
 // need not know: undoing writes the original value, and the one that a group
 // has by default unsets the property. The runtime drop-in, then without effect,
 // stays below /run/systemd until reboot. Limits of one device (io.max) are written to the
-// file of a unit that is accounted for meanwhile (IOAccounting): systemd leaves those alone.
+// file of a unit that is accounted for meanwhile (IOAccounting): systemd leaves those alone. The
+// process that began that ends it with the last limit, by a drop-in that says no; after its own end nobody does.
 //
 // Only cgroup v2 at /sys/fs/cgroup is looked at, and only units of the manager
 // that Files are connected to: a user's units belong to the user's own.
@@ -20,8 +21,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net"
 	"os"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,6 +34,7 @@ import (
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/knob"
@@ -59,18 +65,21 @@ type Files struct {
 
 	mu  sync.Mutex
 	bus Bus // nil until it is needed
-	// bare are the groups of which a property was set: systemd then disables, in its own time,
-	// each controller that no property needs, those that Berth enabled for its next step included.
-	bare sync.Map
-	// given are the properties that were set, which several files may share: without a value
-	// they have their default, as the unit's own was overridden.
-	given sync.Map
+	// lines is held while a unit's accounting is looked at, the line of a device written, and what is
+	// left looked at: one that goes must not take the controller of another that comes.
+	lines sync.Mutex
+	// set are the properties that were set, by group. systemd disables, in its own time, each controller
+	// of such a group that no property needs, those that Berth enabled for its next step included. Several
+	// files may share a property: without a value they have their default, as the unit's own was
+	// overridden.
+	set   map[string]map[string]bool
+	setMu sync.Mutex
 }
 
 // New returns files whose writes to units' groups go to the bus that dial
 // connects to when it is first needed.
 func New(files kernel.Files, dial func(context.Context) (Bus, error)) *Files {
-	return &Files{Files: files, dial: dial, patience: 5 * time.Second}
+	return &Files{Files: files, dial: dial, patience: 5 * time.Second, set: map[string]map[string]bool{}}
 }
 
 // Open is kernel.Open, but where dir is the live host, or in a container the folder that it
@@ -80,7 +89,7 @@ func Open(dir string) (*kernel.Root, error) {
 	if err != nil || !running(root.FS()) {
 		return root, err
 	}
-	dial := manager(root.FS(), dir, os.Geteuid())
+	dial := manager(dir, os.Geteuid())
 	if dial == nil {
 		return root, nil
 	}
@@ -98,8 +107,8 @@ func Open(dir string) (*kernel.Root, error) {
 const private = "systemd/private"
 
 // manager returns what connects a user to the manager of a tree; nil if there is none: the
-// tree is a copy, or of a system that does not run.
-func manager(fsys fs.FS, dir string, uid int) func(context.Context) (*sd.Conn, error) {
+// tree is of a system that does not run.
+func manager(dir string, uid int) func(context.Context) (*sd.Conn, error) {
 	switch live := path.Clean(dir) == "/"; {
 	case live && uid == 0:
 		return sd.NewSystemdConnectionContext
@@ -108,41 +117,99 @@ func manager(fsys fs.FS, dir string, uid int) func(context.Context) (*sd.Conn, e
 		if _, err := os.Stat(os.Getenv("XDG_RUNTIME_DIR") + "/" + private); err == nil {
 			return sd.NewUserConnectionContext
 		}
-	case uid == 0 && isSocket(fsys, "run/"+private, uid):
-		return func(ctx context.Context) (*sd.Conn, error) { return connectTo(ctx, path.Join(dir, "run", private)) }
+	case uid == 0:
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil
+		}
+		socket, err := openSocket(root, uid)
+		if err != nil {
+			_ = root.Close()
+			return nil
+		}
+		_ = socket.Close() // systemd may make it anew
+		return func(ctx context.Context) (*sd.Conn, error) { return connectTo(ctx, root, uid) }
 	}
 	return nil
 }
 
-// isSocket reports whether a file of a tree is a socket of a user.
-func isSocket(fsys fs.FS, name string, uid int) bool {
-	info, err := fs.Stat(fsys, name)
-	if err != nil || info.Mode().Type() != fs.ModeSocket {
-		return false
+// openSocket opens (O_PATH) where the manager of a tree listens: a socket of a user, to which no link
+// leads out of the tree.
+func openSocket(root *os.Root, uid int) (*os.File, error) {
+	f, err := root.OpenFile("run/"+private, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == uid
+	info, err := f.Stat()
+	if err == nil {
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || info.Mode().Type() != fs.ModeSocket || int(stat.Uid) != uid {
+			err = fmt.Errorf("%s is not a socket of user %d", f.Name(), uid)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
-// connectTo connects root to the manager that listens at a socket.
-func connectTo(ctx context.Context, socket string) (*sd.Conn, error) {
+// connectTo connects a user to the manager of a tree. Who listens must be the user's, too.
+func connectTo(ctx context.Context, root *os.Root, uid int) (*sd.Conn, error) {
 	return sd.NewConnection(func() (*dbus.Conn, error) {
-		conn, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
+		socket, err := openSocket(root, uid)
 		if err != nil {
 			return nil, err
 		}
-		if err := conn.Auth([]dbus.Auth{dbus.AuthExternal("0")}); err != nil {
+		defer socket.Close()
+		// By its name it might be another one by now.
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", socket.Name(), err)
+		}
+		if err := listens(conn, uid); err != nil {
+			return nil, fmt.Errorf("%s: %w", socket.Name(), errors.Join(err, conn.Close()))
+		}
+		bus, err := dbus.NewConn(conn, dbus.WithContext(ctx))
+		if err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		return conn, nil
+		if err := bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(uid))}); err != nil {
+			return nil, errors.Join(err, bus.Close())
+		}
+		return bus, nil
 	})
 }
 
-// running reports whether systemd runs (sd_booted(3)) and has control groups in v2.
+// listens returns an error unless a process of a user listens at the other end.
+func listens(conn net.Conn, uid int) error {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	if controlErr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); controlErr != nil {
+		return controlErr
+	}
+	if err == nil && int(peer.Uid) != uid {
+		err = fmt.Errorf("a process of user %d listens, not one of %d", peer.Uid, uid)
+	}
+	return err
+}
+
+// running reports whether systemd runs (sd_booted(3)) and has control groups in v2. A copy of a
+// host's files has no groups.
 func running(fsys fs.FS) bool {
-	_, notBooted := fs.Stat(fsys, "run/systemd/system")
-	_, notV2 := fs.Stat(fsys, mount+"/cgroup.controllers")
-	return notBooted == nil && notV2 == nil
+	if _, err := fs.Stat(fsys, "run/systemd/system"); err != nil {
+		return false
+	}
+	dir, err := fsys.Open(mount)
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	f, ok := dir.(*os.File)
+	var is unix.Statfs_t
+	return ok && unix.Fstatfs(int(f.Fd()), &is) == nil && is.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
 func (f *Files) connect(ctx context.Context) (Bus, error) {
@@ -152,12 +219,24 @@ func (f *Files) connect(ctx context.Context) (Bus, error) {
 	if f.bus != nil && (!ok || c.Connected()) {
 		return f.bus, nil
 	}
-	// The context that one dials with ends the connection.
-	bus, err := f.dial(context.WithoutCancel(ctx))
-	if err == nil {
-		f.bus = bus
+	if err := ctx.Err(); err != nil { // while others connected
+		return nil, fmt.Errorf("connect to systemd: %w", err)
 	}
-	return bus, err
+	// The context that one dials with ends the connection: that of a caller only until there is one.
+	ctx, done := context.WithTimeout(ctx, answer)
+	defer done()
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	bus, err := f.dial(lasting)
+	switch {
+	case !stop():
+		return nil, fmt.Errorf("connect to systemd: no answer: %w", ctx.Err())
+	case err != nil:
+		end()
+		return nil, err
+	}
+	f.bus = bus
+	return bus, nil
 }
 
 type unit struct {
@@ -302,7 +381,7 @@ func (f *Files) WriteFile(name, data string) error {
 	if isLine {
 		return unitError(u.name, f.setLine(ctx, u, name, data, unsets))
 	}
-	return unitError(u.name, f.set(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
+	return unitError(u.name, f.write(ctx, u, k, name, strings.TrimSuffix(data, "\n")))
 }
 
 // accounting is the property by which systemd leaves a unit the io controller.
@@ -310,34 +389,22 @@ const accounting = "IOAccounting"
 
 // setLine writes the line of a device. systemd leaves lines alone that it was not told of, but takes
 // the controller away where no property needs it: so the unit is accounted for as long as there are
-// lines. After a kill it stays so.
+// lines.
 func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets bool) error {
-	account := func(on bool) error {
-		bus, err := f.connect(ctx)
-		if err != nil {
-			return err
-		}
-		return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
-	}
+	f.lines.Lock()
+	defer f.lines.Unlock()
 	switch {
 	case unsets:
 	case !u.active:
 		return f.Files.WriteFile(name, data) // says that there is no group
 	default:
-		bus, err := f.connect(ctx)
-		if err != nil {
+		if on, err := f.isAccounted(ctx, u); err != nil {
 			return err
-		}
-		is, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, accounting)
-		if err != nil {
-			return err
-		}
-		if on, _ := is.Value.Value().(bool); !on {
-			if err := account(true); err != nil {
+		} else if !on {
+			if err := f.account(ctx, u, true); err != nil {
 				return err
 			}
-			f.given.Store(u.name+" "+accounting, true)
-			f.bare.Store(path.Dir(name), true)
+			f.note(ctx, path.Dir(name), accounting)
 		}
 		for deadline := time.Now().Add(f.patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 			if _, err := fs.Stat(f.Files.FS(), name); !gone(err) {
@@ -349,30 +416,104 @@ func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets b
 	if gone(err) && unsets {
 		err = nil // with its controller
 	}
-	if _, given := f.given.Load(u.name + " " + accounting); err != nil || !unsets || !given {
+	if left := f.release(ctx, u, path.Dir(name)); left != nil {
+		err = errors.Join(err, left)
+	}
+	return err
+}
+
+func (f *Files) isAccounted(ctx context.Context, u unit) (bool, error) {
+	bus, err := f.connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	is, err := bus.GetUnitTypePropertyContext(ctx, u.name, u.kind, accounting)
+	if err != nil {
+		return false, err
+	}
+	on, _ := is.Value.Value().(bool)
+	return on, nil
+}
+
+func (f *Files) account(ctx context.Context, u unit, on bool) error {
+	bus, err := f.connect(ctx)
+	if err != nil {
 		return err
+	}
+	return bus.SetUnitPropertiesContext(ctx, u.name, true, sd.Property{Name: accounting, Value: dbus.MakeVariant(on)})
+}
+
+// release ends the accounting that Berth began, once no line is left. What was on before is not
+// Berth's. An administrator who sets it as well, meanwhile, loses it: systemd does not say who did. What
+// another process began, which has ended, stays on until the next boot, as does that of a
+// unit that stops with its lines.
+func (f *Files) release(ctx context.Context, u unit, group string) error {
+	if _, given := f.noted(group, accounting); !given {
+		return nil
 	}
 	for _, k := range knob.All() {
 		if k.Controller != "io" || k.Key == nil {
 			continue
 		}
-		text, err := fs.ReadFile(f.Files.FS(), path.Join(path.Dir(name), k.V2[0].Name))
+		text, err := fs.ReadFile(f.Files.FS(), path.Join(group, k.V2[0].Name))
 		if err != nil && !gone(err) {
 			return err
 		}
 		for line := range strings.Lines(string(text)) {
-			if _, is := lineOf(k.V2[0].Name, line); is {
+			if unsets, is := lineOf(k.V2[0].Name, line); is && !unsets {
 				return nil // another one is left
 			}
 		}
 	}
-	f.given.Delete(u.name + " " + accounting)
-	return account(false)
+	on, err := f.isAccounted(ctx, u)
+	if err == nil && on {
+		err = f.account(ctx, u, false)
+	}
+	if err == nil {
+		f.setMu.Lock()
+		defer f.setMu.Unlock()
+		delete(f.set[group], accounting)
+	}
+	return err
 }
 
-// set sets the properties behind a file. A cpuset that is to be empty first gets
+// note has a property of a group known as set. With a further group it forgets those that are gone: a unit
+// that is only stopped has its properties still.
+func (f *Files) note(ctx context.Context, group, property string) {
+	f.setMu.Lock()
+	known := slices.Collect(maps.Keys(f.set))
+	if f.set[group] == nil {
+		f.set[group] = map[string]bool{}
+	} else {
+		known = nil
+	}
+	f.set[group][property] = true
+	f.setMu.Unlock()
+	for _, other := range known {
+		if f.isThere(other) {
+			continue
+		}
+		if _, owned, err := f.owner(ctx, other); err == nil && !owned {
+			f.setMu.Lock()
+			if !f.isThere(other) {
+				delete(f.set, other)
+			}
+			f.setMu.Unlock()
+		}
+	}
+}
+
+// noted reports whether a property of a group was set, and whether this one was.
+func (f *Files) noted(group, property string) (some, this bool) {
+	f.setMu.Lock()
+	defer f.setMu.Unlock()
+	properties, some := f.set[group]
+	return some, properties[property]
+}
+
+// write sets the properties behind a file. A cpuset that is to be empty first gets
 // its parent's: before Linux 7 the kernel keeps that of a group with processes.
-func (f *Files) set(ctx context.Context, u unit, k property, name, value string) error {
+func (f *Files) write(ctx context.Context, u unit, k property, name, value string) error {
 	if k.Type == knob.Set && value == "" && u.active {
 		dir, file := path.Split(name)
 		all, err := fs.ReadFile(f.Files.FS(), path.Join(dir, "..", file+".effective"))
@@ -391,8 +532,7 @@ func (f *Files) setOnce(ctx context.Context, u unit, k property, name, value str
 	if err := f.send(ctx, u, k, value); err != nil {
 		return err
 	}
-	f.bare.Store(path.Dir(name), true)
-	f.given.Store(k.property(name), true)
+	f.note(ctx, path.Dir(name), k.properties[0])
 	if !u.active {
 		return nil
 	}

@@ -1,7 +1,9 @@
 package systemd
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"net"
@@ -259,6 +261,38 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// What was set is forgotten with the group, unless its unit is only stopped.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	group := func(unit string) string { return mount + "/system.slice/" + unit }
+	write := func(unit string) {
+		t.Helper()
+		bus.units[unit] = map[string]string{"ControlGroup": "/system.slice/" + unit, "LoadState": "loaded", "Slice": "system.slice"}
+		if err := os.MkdirAll(filepath.Join(bus.root, group(unit)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := root.WriteFile(group(unit)+"/cpu.weight", "20\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, unit := range []string{"pod.scope", "batch.service"} {
+		write(unit)
+		if err := os.RemoveAll(filepath.Join(bus.root, group(unit))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(bus.units, "pod.scope")
+	bus.units["batch.service"]["ControlGroup"] = ""
+	write("web.service")
+	for unit, want := range map[string]bool{"pod.scope": false, "batch.service": true, "web.service": true} {
+		if _, is := files.noted(group(unit), "CPUWeight"); is != want {
+			t.Errorf("%s is known: %v, want %v", unit, is, want)
+		}
+	}
+}
+
 // A unit that is idle, and stopped then, gets the weight of its own back.
 func TestStoppedWeight(t *testing.T) {
 	t.Parallel()
@@ -387,14 +421,20 @@ func (h *hungUp) Connected() bool { return !h.gone }
 // lineFiles take a line out that says no limit, as the kernel does.
 type lineFiles struct {
 	kernel.Files
-	dir string
+	dir    string
+	before func(data string) error // a write; nil is nothing
 }
 
 func (f lineFiles) WriteFile(name, data string) error {
 	if _, err := os.Stat(filepath.Join(f.dir, name)); err != nil {
 		return err
 	}
-	if strings.HasSuffix(data, " wiops=max\n") || strings.HasSuffix(data, " default\n") {
+	if f.before != nil {
+		if err := f.before(data); err != nil {
+			return err
+		}
+	}
+	if strings.HasSuffix(data, " wiops=max\n") || strings.HasSuffix(data, ":0 rbps=max\n") || strings.HasSuffix(data, " default\n") {
 		data = ""
 	}
 	return os.WriteFile(filepath.Join(f.dir, name), []byte(data), 0o644)
@@ -407,7 +447,7 @@ func TestDeviceLine(t *testing.T) {
 	const group, unlimited = mount + "/system.slice/web.service/", "254:0 rbps=max wbps=max riops=max wiops=max"
 	root, bus := host(t)
 	files := root.Files.(*Files)
-	files.Files = lineFiles{files.Files, bus.root}
+	files.Files = lineFiles{Files: files.Files, dir: bus.root}
 	line := kernel.Step{Path: group + "io.max", Value: "254:0 rbps=1048576", Format: kernel.Keyed, Unset: unlimited}
 	if _, err := kernel.Apply(root, kernel.Plan{line}, nil); !errors.Is(err, fs.ErrNotExist) || len(bus.sent) > 0 {
 		t.Errorf("where nobody has enabled the controller: %v, sent %q", err, bus.sent)
@@ -464,6 +504,148 @@ func TestDeviceLine(t *testing.T) {
 	if err := root.WriteFile(line.Path, line.Value+"\n"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("where the controller does not come: %v", err)
 	}
+	if bus.set["web.service "+accounting] != false {
+		t.Error("the unit stays accounted for though nothing was written")
+	}
+}
+
+// A unit is accounted for as long as Berth has lines there, whatever they say, and by Berth's doing.
+func TestAccounting(t *testing.T) {
+	t.Parallel()
+	const lines, limit = mount + "/system.slice/web.service/io.max", "254:0 rbps=1048576"
+	refused := errors.New("refused")
+	for name, tc := range map[string]struct {
+		writes []string
+		before func(*fakeBus, string) error
+		want   []string
+	}{
+		"one word lifts the last limit":    {writes: []string{limit, "254:0 rbps=max"}, want: []string{"true", "false"}},
+		"nothing is lifted":                {writes: []string{"254:0 rbps=max"}},
+		"one of two words is a limit":      {writes: []string{limit, "254:0 rbps=5 wbps=max"}, want: []string{"true"}},
+		"the kernel refuses the first one": {writes: []string{limit}, before: func(*fakeBus, string) error { return refused }, want: []string{"true", "false"}},
+		"another one stays, and the next is refused": {writes: []string{limit, "254:0 rbps=9"}, want: []string{"true"},
+			before: func(_ *fakeBus, data string) error {
+				if strings.HasSuffix(data, "=9\n") {
+					return refused
+				}
+				return nil
+			}},
+		"somebody ended it meanwhile": {writes: []string{limit, "254:0 rbps=max"}, want: []string{"true"}, before: func(b *fakeBus, data string) error {
+			if strings.HasSuffix(data, "max\n") {
+				b.set["web.service "+accounting] = false
+			}
+			return nil
+		}},
+	} {
+		root, bus := host(t)
+		files := root.Files.(*Files)
+		files.Files = lineFiles{Files: files.Files, dir: bus.root, before: func(data string) error {
+			if tc.before == nil {
+				return nil
+			}
+			return tc.before(bus, data)
+		}}
+		for _, line := range tc.writes {
+			if err := root.WriteFile(lines, line+"\n"); err != nil && !errors.Is(err, refused) && name != "nothing is lifted" {
+				t.Errorf("%s: %s: %v", name, line, err)
+			}
+		}
+		var want []string
+		for _, on := range tc.want {
+			want = append(want, "web.service IOAccounting="+on)
+		}
+		if diff := cmp.Diff(want, bus.sent); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+
+	root, bus := host(t) // the administrator's
+	bus.set["web.service "+accounting] = true
+	if err := os.WriteFile(filepath.Join(bus.root, lines), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{limit, "254:0 rbps=max"} {
+		if err := root.WriteFile(lines, line+"\n"); err != nil || len(bus.sent) > 0 {
+			t.Errorf("where it was on before: %v, sent %q", err, bus.sent)
+		}
+	}
+}
+
+// All files of lines are readers' as io.max is: those that the kernel has come with accounting.
+func TestLineFiles(t *testing.T) {
+	t.Parallel()
+	const slice, web = mount + "/system.slice/", mount + "/system.slice/web.service/"
+	root, bus := host(t)
+	files := map[string]bool{"io.max": true, "io.latency": true, "io.bfq.weight": false, "io.weight": true}
+	if err := os.WriteFile(filepath.Join(bus.root, slice+"io.latency"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	is := func(file string) bool {
+		_, err := fs.Stat(root.FS(), web+file)
+		_, readErr := fs.ReadFile(root.FS(), web+file)
+		if (err == nil) != (readErr == nil) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, but to read it %v", file, err, readErr)
+		}
+		return err == nil
+	}
+	for file := range files {
+		if is(file) {
+			t.Errorf("%s is there before anything was set", file)
+		}
+	}
+	if err := root.WriteFile(web+"cpu.weight", "20\n"); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range files {
+		if is(file) != want {
+			t.Errorf("%s is there: %v", file, !want)
+		}
+		if err := os.WriteFile(filepath.Join(bus.root, web+file), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := fs.Stat(root.FS(), web+file); err != nil || info.Sys() != nil {
+			t.Errorf("%s: %v, want no inode", file, err)
+		}
+	}
+}
+
+// The last line that goes does not take the controller of one that comes.
+func TestLinesAtOnce(t *testing.T) {
+	t.Parallel()
+	const group = mount + "/system.slice/web.service/"
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	gone := make(chan error, 1)
+	files.Files = lineFiles{Files: files.Files, dir: bus.root, before: func(data string) error {
+		if data != "254:0 20\n" {
+			return nil
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			gone <- root.WriteFile(group+"io.max", "254:0 rbps=max\n")
+		}()
+		select {
+		case <-done:
+		case <-time.After(50 * time.Millisecond): // it waits for this write
+		}
+		return nil
+	}}
+	if err := root.WriteFile(group+"io.max", "254:0 rbps=1048576\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bus.root, group+"io.weight"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := root.WriteFile(group+"io.weight", "254:0 20\n"); err != nil {
+		t.Error(err)
+	}
+	if err := <-gone; err != nil {
+		t.Error(err)
+	}
+	if bus.set["web.service "+accounting] != true {
+		t.Error("the controller of the line that came was taken away")
+	}
 }
 
 func TestReconnect(t *testing.T) {
@@ -495,15 +677,41 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
+// mounted is a tree with a mount of control groups.
+type mounted struct {
+	fs.FS
+	groups string
+}
+
+func (m mounted) Open(name string) (fs.File, error) {
+	if name == mount {
+		return os.Open(m.groups)
+	}
+	return m.FS.Open(name)
+}
+
 func TestRunning(t *testing.T) {
 	t.Parallel()
+	var groups string // of v2, if this machine has them
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, " - cgroup2 ") {
+			groups = strings.Fields(line)[4]
+		}
+	}
 	dir := t.TempDir()
-	for _, name := range []string{"", "run/systemd/system", "sys/fs/cgroup/cgroup.controllers"} {
+	for _, name := range []string{"", "run/systemd/system", mount + "/cgroup.controllers"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if last := strings.HasPrefix(name, "sys"); running(os.DirFS(dir)) != last {
-			t.Errorf("with %q: running is not %v", name, last)
+		if running(os.DirFS(dir)) {
+			t.Errorf("with %q, a copy: it runs", name)
+		}
+		if live := name != ""; groups != "" && running(mounted{os.DirFS(dir), groups}) != live {
+			t.Errorf("with %q and control groups: running is not %v", name, live)
 		}
 	}
 }
@@ -511,41 +719,62 @@ func TestRunning(t *testing.T) {
 // Systemd is that of the live host, also where a container sees that in a folder: a copy has none, nor a
 // tree with a socket of somebody else.
 func TestManager(t *testing.T) {
+	const socket = "run/systemd/private"
+	me := os.Geteuid()
 	tree := func() string {
 		dir := t.TempDir()
-		if err := os.MkdirAll(filepath.Join(dir, "run/systemd"), 0o755); err != nil {
+		for _, name := range []string{"run/systemd/system", mount} {
+			if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, mount, "cgroup.controllers"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return dir
 	}
-	copied, host, linked := tree(), tree(), tree()
-	const socket = "run/systemd/private"
-	if err := os.WriteFile(filepath.Join(copied, socket), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", filepath.Join(host, socket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if err := os.Symlink(filepath.Join(host, socket), filepath.Join(linked, socket)); err != nil {
-		t.Fatal(err)
-	}
-	fsOf := func(dir string) fs.FS {
-		root, err := kernel.Open(dir)
+	listen := func(dir string) *net.UnixListener {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, socket)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return root.FS()
+		return l
 	}
-	me := os.Geteuid()
+	rootOf := func(dir string) *os.Root {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = root.Close() })
+		return root
+	}
+	plain, host, linked, copied, swapped := tree(), tree(), tree(), tree(), tree()
+	if err := os.WriteFile(filepath.Join(plain, socket), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := listen(host)
+	defer l.Close()
+	for _, dir := range []string{linked, swapped} {
+		if err := os.Symlink(filepath.Join(host, socket), filepath.Join(dir, socket)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead := listen(copied)
+	dead.SetUnlinkOnClose(false)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		dir  string
 		uid  int
 		want bool
-	}{{host, me, true}, {host, me + 1, false}, {copied, me, false}, {linked, me, false}, {t.TempDir(), me, false}} {
-		if got := isSocket(fsOf(tc.dir), socket, tc.uid); got != tc.want {
-			t.Errorf("a socket of user %d in %s: %v", tc.uid, tc.dir, got)
+	}{{host, me, true}, {host, me + 1, false}, {plain, me, false}, {linked, me, false}, {t.TempDir(), me, false}} {
+		f, err := openSocket(rootOf(tc.dir), tc.uid)
+		if (err == nil) != tc.want {
+			t.Errorf("a socket of user %d in %s: %v", tc.uid, tc.dir, err)
+		}
+		if err == nil {
+			_ = f.Close()
 		}
 	}
 	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(host, "run"))
@@ -558,16 +787,55 @@ func TestManager(t *testing.T) {
 		{"/", 1000, true},
 		{host, 0, me == 0},
 		{host, 1000, false}, // her manager is none of the host's
-		{copied, 0, false},
+		{plain, 0, false},
 		{linked, 0, false},
 	} {
-		if dial := manager(fsOf(tc.dir), tc.dir, tc.uid); (dial != nil) != tc.want {
+		if dial := manager(tc.dir, tc.uid); (dial != nil) != tc.want {
 			t.Errorf("user %d in %s: a manager is there: %v, want %v", tc.uid, tc.dir, dial != nil, tc.want)
 		}
 	}
-	t.Setenv("XDG_RUNTIME_DIR", copied)
-	if manager(fsOf("/"), "/", 1000) != nil {
+	t.Setenv("XDG_RUNTIME_DIR", plain)
+	if manager("/", 1000) != nil {
 		t.Error("a user without a manager has one")
+	}
+
+	// Nobody listens at a copied socket: that tree's files are written directly.
+	if _, err := connectTo(t.Context(), rootOf(copied), me); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connected to a copied socket: %v", err)
+	}
+	root, err := Open(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := root.Files.(*Files); ok {
+		t.Error("a copy of a host is taken for a live one")
+	}
+	// A link that leads out of the tree is not followed, whenever it is made.
+	if _, err := connectTo(t.Context(), rootOf(swapped), me); err == nil || !strings.Contains(err.Error(), "is not a socket of user") {
+		t.Errorf("connected by a link: %v", err)
+	}
+	outside := tree()
+	if err := errors.Join(os.RemoveAll(filepath.Join(outside, "run")), os.Symlink(filepath.Join(host, "run"), filepath.Join(outside, "run"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := connectTo(t.Context(), rootOf(outside), me); err == nil || !strings.Contains(err.Error(), "escapes") {
+		t.Errorf("connected through a folder that is a link: %v", err)
+	}
+	conn, err := net.Dial("unix", filepath.Join(host, socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := listens(conn, me); err != nil {
+		t.Error(err)
+	}
+	if err := listens(conn, me+1); err == nil {
+		t.Error("a listener of somebody else is accepted")
+	}
+	if first, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	} else {
+		defer first.Close()
 	}
 
 	accepted := make(chan error, 1)
@@ -578,11 +846,94 @@ func TestManager(t *testing.T) {
 		}
 		accepted <- err
 	}()
-	if _, err := connectTo(t.Context(), filepath.Join(host, socket)); err == nil {
+	if _, err := connectTo(t.Context(), rootOf(host), me); err == nil {
 		t.Error("connected to nobody")
 	}
 	if err := <-accepted; err != nil {
 		t.Error(err)
+	}
+}
+
+// serve accepts connections as systemd does, and says nothing, or authenticates, or answers calls then.
+func serve(l net.Listener, authenticates, answers bool) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			for line := ""; line != "BEGIN\r\n"; {
+				if line, err = in.ReadString('\n'); err != nil {
+					return
+				}
+				reply := "OK 0123456789abcdef0123456789abcdef\r\n"
+				if line == "\x00AUTH\r\n" {
+					reply = "REJECTED EXTERNAL\r\n"
+				}
+				if authenticates && line != "BEGIN\r\n" {
+					_, _ = conn.Write([]byte(reply))
+				}
+			}
+			for {
+				call, err := dbus.DecodeMessage(in)
+				if err != nil {
+					return
+				}
+				reply := &dbus.Message{Type: dbus.TypeMethodReply, Headers: map[dbus.HeaderField]dbus.Variant{dbus.FieldReplySerial: dbus.MakeVariant(call.Serial())}}
+				if answers {
+					_ = reply.EncodeTo(conn, binary.LittleEndian)
+				}
+			}
+		}()
+	}
+}
+
+// A manager that accepts and says nothing holds nobody up for longer than she may wait.
+func TestSilentManager(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ authenticates, answers bool }{"silent": {}, "then silent": {authenticates: true}, "well": {true, true}} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(dir, "run/systemd"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", filepath.Join(dir, "run/systemd/private"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go serve(l, tc.authenticates, tc.answers)
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		files := New(kernel.NewRoot("", nil), func(ctx context.Context) (Bus, error) { return connectTo(ctx, root, os.Geteuid()) })
+		limit := 50 * time.Millisecond
+		if tc.answers {
+			limit = time.Minute
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		errs := make(chan error)
+		for range 2 { // one waits for the other
+			go func() {
+				_, err := files.connect(ctx)
+				errs <- err
+			}()
+		}
+		for range 2 {
+			if err := <-errs; errors.Is(err, context.DeadlineExceeded) == tc.answers || tc.answers && err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		cancel()
+		if conn, ok := files.bus.(*sd.Conn); ok {
+			if !conn.Connected() {
+				t.Errorf("%s: the connection ended with the caller", name)
+			}
+			conn.Close()
+		}
 	}
 }
 
@@ -622,6 +973,54 @@ func TestDirectBefore(t *testing.T) {
 	}
 	if text, err := fs.ReadFile(root.FS(), name); err != nil || string(text) != "100\n" {
 		t.Errorf("the weight is %q, %v", text, err)
+	}
+}
+
+// So is a weight that a step disturbs.
+func TestDirectDisturbed(t *testing.T) {
+	t.Parallel()
+	const group = mount + "/system.slice/web.service/"
+	idle := kernel.Plan{{Path: group + "cpu.idle", Value: "1", Disturbs: []string{group + "cpu.weight"}}}
+	for _, through := range []string{"noted directly", "noted through systemd"} {
+		root, bus := host(t)
+		noting, err := kernel.Open(bus.root)
+		undoing := root
+		if err != nil {
+			t.Fatal(err)
+		}
+		if through != "noted directly" {
+			noting, undoing = root, noting
+		}
+		weight := filepath.Join(bus.root, group+"cpu.weight")
+		if err := os.WriteFile(weight, []byte("150\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "undo")
+		log, err := kernel.OpenUndoLog(noting, file, "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kernel.Apply(noting, idle, log); err != nil {
+			t.Fatal(err)
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(weight, []byte("100\n"), 0o644); err != nil { // as the kernel does
+			t.Fatal(err)
+		}
+		if log, err = kernel.OpenUndoLog(undoing, file, "another"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.Undo(func(kernel.Step) bool { return true }); err != nil {
+			t.Error(err)
+		}
+		if text, err := os.ReadFile(weight); err != nil || string(text) != "150\n" {
+			t.Errorf("%s: the weight is %q, %v", through, text, err)
+		}
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func (v view) ReadFile(name string) ([]byte, error) {
 
 func (v view) Stat(name string) (fs.FileInfo, error) {
 	info, err := fs.Stat(v.FS, name)
-	if _, ok := knobOf(path.Base(name)); !ok && path.Base(name) != ioMax {
+	if _, ok := knobOf(path.Base(name)); !ok && lineKnob(path.Base(name)) == nil {
 		return info, err
 	}
 	if _, ok := named(path.Dir(name)); !ok {
@@ -57,13 +57,13 @@ func (v view) ReadLink(name string) (string, error) { return fs.ReadLink(v.FS, n
 // had when its controller went as nobody used it any more; ok is false if nothing.
 func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	k, ok := knobOf(path.Base(name))
-	if !ok && path.Base(name) != ioMax {
+	if !ok && lineKnob(path.Base(name)) == nil {
 		return "", false, nil
 	}
 	if f.isThere(path.Dir(name)) {
-		_, bare := f.bare.Load(path.Dir(name))
-		if !ok {
-			return "", bare, nil
+		bare, _ := f.noted(path.Dir(name), "")
+		if !ok { // of lines, each kernel has those of io.max; others are there where the parent has them
+			return "", bare && (path.Base(name) == ioMax || f.isThere(path.Join(path.Dir(name), "..", path.Base(name)))), nil
 		}
 		return k.Default, bare, nil // without the controller
 	}
@@ -91,7 +91,7 @@ func (f *Files) stopped(name string) (value string, ok bool, err error) {
 	if value, ok = k.decode(values); ok {
 		return value, true, nil
 	}
-	_, given := f.given.Load(k.property(name))
+	_, given := f.noted(path.Dir(name), k.properties[0])
 	return k.Default, given, nil
 }
 
