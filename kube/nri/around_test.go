@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
@@ -172,18 +173,83 @@ func TestAround(t *testing.T) {
 	}
 }
 
-// slowFiles hold writes to a group up until free is closed.
-type slowFiles struct {
+// heldFiles call hold before each write to a group.
+type heldFiles struct {
 	kernel.Files
 	group string
-	free  chan struct{}
+	hold  func()
 }
 
-func (f *slowFiles) WriteFile(name, data string) error {
+func (f *heldFiles) WriteFile(name, data string) error {
 	if strings.HasSuffix(path.Dir(name), "/"+f.group) {
-		<-f.free
+		f.hold()
 	}
 	return f.Files.WriteFile(name, data)
+}
+
+// What is undone is undone in the opposite order: the table wants what it did before, and send is woken,
+// before the groups around have their CPUs back. Whoever is to follow the shared pool by then follows
+// that of before.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t, fakekernel.V2(), "system.slice")
+	undoes := false
+	var wants, late resources
+	var woken bool
+	var p *Plugin
+	g.root.Files = &heldFiles{g.root.Files, "system.slice", func() {
+		if undoes {
+			p.table.mu.Lock()
+			defer p.table.mu.Unlock()
+			wants, late, woken = p.table.seats["db.a"].want, p.table.seats["late.a"].want, len(p.table.kick) > 0
+		}
+	}}
+	opt, _ := options(t, "1s1n4c2t")
+	opt.Node.Root, opt.Confine = g.root, []string{"system.slice"}
+	p = open(t, opt)
+	ctx, db, last := context.Background(), guaranteed(pod("db", exclusive)), pod("late", nil)
+	c := container(db, "a", 4000)
+	p.table.add(db, c, resources{}, true)
+	asked, err := p.spec(db, c, cpuset.Set{})
+	must(t, err)
+	change, err := p.node.Reserve(ctx, []agent.Spec{asked.spec})
+	must(t, err)
+	must(t, change.Enforce(ctx))
+	p.table.add(last, container(last, "a", 100), resources{}, false)
+	if pool := p.table.follow("late.a"); pool.Len() != 4 || p.table.seats["db.a"].want.cpus.Len() != 4 {
+		t.Fatalf("the shared pool is %s, db is to have %s", pool, p.table.seats["db.a"].want.cpus)
+	}
+	<-p.table.kick
+	undoes = true
+	must(t, change.Abort())
+	if !wants.cpus.IsEmpty() || late.cpus != p.online || !woken {
+		t.Errorf("at the write around containers db is to have CPUs %q, the other one %q, woken: %v", wants.cpus, late.cpus, woken)
+	}
+}
+
+// A container that comes to follow the shared pool before a change is undone does not get back what it
+// had before that.
+func TestUndoLeavesFollowers(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	ctx, db := context.Background(), guaranteed(pod("db", exclusive))
+	_, _, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	before := p.table.shared
+	asked, err := p.spec(db, container(db, "a", 4000), cpuset.Set{})
+	must(t, err)
+	change, err := p.node.Adopt(ctx, []agent.Spec{asked.spec})
+	must(t, err)
+	must(t, change.Enforce(ctx))
+	if own := p.table.seats["db.a"].want.cpus; own.Len() != 4 || before.Len() != 6 {
+		t.Fatalf("it is to have CPUs %s, the shared pool was %s", own, before)
+	}
+	p.table.follow("db.a")
+	must(t, change.Abort())
+	if is := p.table.seats["db.a"].want.cpus; is != before {
+		t.Errorf("it is to have CPUs %s, want the shared pool's %s", is, before)
+	}
 }
 
 // A write around containers that takes long, as systemd's may, holds no answer up: the container runs
@@ -194,7 +260,7 @@ func TestSlowAround(t *testing.T) {
 	free := make(chan struct{})
 	release := sync.OnceFunc(func() { close(free) })
 	defer release()
-	g.root.Files = &slowFiles{g.root.Files, "system.slice", free}
+	g.root.Files = &heldFiles{g.root.Files, "system.slice", func() { <-free }}
 	n := newNode(t, "1s1n4c2t", func(o *Options) {
 		o.Node.Root, o.Confine, o.Budget = g.root, []string{"system.slice"}, 30*time.Millisecond
 	})
