@@ -283,6 +283,37 @@ func TestSlowAround(t *testing.T) {
 	})
 }
 
+// A container that ends while its place is being written leaves nothing behind: not even its name, of
+// which the next container may be.
+func TestEndsWhilePlaced(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t, fakekernel.V2(), "system.slice")
+	reached, free := make(chan struct{}), make(chan struct{})
+	begins, release := sync.OnceFunc(func() { close(reached) }), sync.OnceFunc(func() { close(free) })
+	defer release()
+	g.root.Files = &heldFiles{g.root.Files, "system.slice", func() { begins(); <-free }}
+	opt, _ := options(t, "1s1n4c2t")
+	opt.Node.Root, opt.Confine = g.root, []string{"system.slice"}
+	p := open(t, opt)
+	ctx, db := context.Background(), guaranteed(pod("db", exclusive))
+	_, err := p.Synchronize(ctx, nil, nil)
+	must(t, err)
+	c := container(db, "a", 4000)
+	p.table.add(db, c, resources{}, true)
+	placed := make(chan error, 1)
+	go func() { placed <- p.place(ctx, db, c) }()
+	<-reached
+	_, err = p.StopContainer(ctx, db, c)
+	must(t, err)
+	release()
+	must(t, <-placed)
+	all, err := p.node.List(ctx)
+	must(t, err)
+	if _, named := p.workload("db.a"); named || p.taken("default/db/a", "") || len(all) > 0 || p.table.shared != p.online {
+		t.Errorf("named: %v, %d workloads, the shared pool is %s", named, len(all), p.table.shared)
+	}
+}
+
 // A group that a killed runtime left without processes is none of a container that runs.
 func TestReaders(t *testing.T) {
 	t.Parallel()

@@ -72,9 +72,26 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		return &RefusedError{err}
 	}
 	if err == nil {
-		p.name(c.GetId(), &w)
+		p.settle(ctx, c.GetId(), &w)
 	}
 	return err
+}
+
+// settle notes the workload of a container. The decision may have come after the container's end, which
+// found nothing to give back: then the place ends now.
+func (p *Plugin) settle(ctx context.Context, container string, w *agent.Workload) {
+	if p.table.has(container) {
+		p.name(container, w)
+		if p.table.has(container) {
+			return
+		}
+		p.forget(container)
+	}
+	if pod := w.Spec.Request.Group; held(w) && p.table.lives(pod) {
+		p.wait(w.ID(), pod)
+		return
+	}
+	p.repair(ctx, w.ID()) // it looks whose that is: the next container may have it by now
 }
 
 func isHeld(err error) bool {

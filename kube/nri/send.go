@@ -49,9 +49,10 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 	}
 }
 
-// repair compares what is written besides what the runtime is told.
-func (p *Plugin) repair(ctx context.Context) {
-	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
+// repair compares what is written besides what the runtime is told, of some workloads or, without
+// ids, of all, and releases those whose containers are gone.
+func (p *Plugin) repair(ctx context.Context, ids ...string) {
+	if _, err := p.node.Reconcile(ctx, ids...); err != nil && ctx.Err() == nil {
 		p.tellFailed(err)
 	}
 }
