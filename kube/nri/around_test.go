@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,8 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 )
 
 // groups are control groups of a played kernel.
@@ -311,6 +315,129 @@ func TestEndsWhilePlaced(t *testing.T) {
 	must(t, err)
 	if _, named := p.workload("db.a"); named || p.taken("default/db/a", "") || len(all) > 0 || p.table.shared != p.online {
 		t.Errorf("named: %v, %d workloads, the shared pool is %s", named, len(all), p.table.shared)
+	}
+}
+
+// stuckClock is the clock of a Plugin for which time passes while something is stuck: as much as is
+// waited for.
+type stuckClock struct {
+	mu      sync.Mutex
+	spent   time.Duration
+	stuck   bool
+	waiting map[chan time.Time]time.Duration // by when it is over
+}
+
+func (c *stuckClock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Unix(0, 0).Add(c.spent)
+}
+
+func (c *stuckClock) after(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	over := make(chan time.Time)
+	c.waiting[over] = c.spent + d
+	c.pass()
+	return over
+}
+
+// pass is called with mu.
+func (c *stuckClock) pass() {
+	for over, at := range c.waiting {
+		if c.stuck {
+			c.spent = max(c.spent, at)
+			close(over)
+			delete(c.waiting, over)
+		}
+	}
+}
+
+func (c *stuckClock) is(stuck bool) { c.mu.Lock(); c.stuck = stuck; c.pass(); c.mu.Unlock() }
+
+func (c *stuckClock) spend(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spent += d
+	return c.spent
+}
+
+// A handler answers within the runtime's 2 s, whatever a write around containers takes and however many
+// workloads it is about: all that it does shares one budget.
+func TestOneBudget(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	one := guaranteed(pod("db", exclusive))
+	apis := known{}
+	inits := apis.of("inits", needs("first", place.Init, 4000), needs("second", place.Init, 4000), needs("a", place.App, 2000))
+	for name, c := range map[string]struct {
+		before func(*Plugin) error
+		decide time.Duration // how long the policy takes
+		handle func(*Plugin) error
+		left   int // places
+	}{
+		"the end of a pod none of which was started": {
+			func(p *Plugin) error {
+				var errs []error
+				for _, name := range []string{"a", "b", "c"} {
+					_, _, err := p.CreateContainer(ctx, one, container(one, name, 2000))
+					errs = append(errs, err)
+				}
+				return errors.Join(errs...)
+			}, 0,
+			func(p *Plugin) error { return p.StopPodSandbox(ctx, one) }, 0,
+		},
+		"a container after which others' CPUs are given back": {
+			func(p *Plugin) error {
+				var errs []error
+				for _, name := range []string{"first", "second"} {
+					c := container(inits, name, 4000)
+					_, _, err := p.CreateContainer(ctx, inits, c)
+					_, end := p.StopContainer(ctx, inits, c)
+					errs = append(errs, err, end)
+				}
+				return errors.Join(errs...)
+			}, 900 * time.Millisecond,
+			func(p *Plugin) error {
+				_, _, err := p.CreateContainer(ctx, inits, container(inits, "a", 2000))
+				return err
+			}, 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, clock := newGroups(t, fakekernel.V2(), "system.slice"), &stuckClock{waiting: map[chan time.Time]time.Duration{}}
+			var holds atomic.Bool
+			free := make(chan struct{})
+			release := sync.OnceFunc(func() { clock.is(false); close(free) })
+			defer release()
+			g.root.Files = &heldFiles{g.root.Files, "system.slice", func() {
+				if holds.Load() {
+					clock.is(true)
+					<-free
+				}
+			}}
+			opt, _ := options(t, "1s1n8c1t")
+			opt.Node.Root, opt.Confine, opt.Pods, opt.Budget = g.root, []string{"system.slice"}, apis, time.Second
+			opt.Node.Policy = slow{berth.Policy{}, func() {
+				if holds.Load() {
+					clock.spend(c.decide)
+				}
+			}}
+			p := open(t, opt)
+			p.now, p.after = clock.now, clock.after
+			must(t, c.before(p))
+			holds.Store(true)
+			must(t, c.handle(p))
+			if spent := clock.spend(0); spent < p.opt.Budget || spent >= 2*time.Second {
+				t.Errorf("it is answered after %s", spent)
+			}
+			release()
+			eventually(t, "the places are given back", func() bool {
+				all, err := p.node.List(ctx)
+				return err == nil && len(all) == c.left
+			})
+		})
 	}
 }
 

@@ -51,6 +51,7 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
+	ctx = p.budgeted(ctx)
 	p.table.add(pod, c, resources{}, true)
 	refuse := func(err error) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 		p.table.drop(c.GetId())

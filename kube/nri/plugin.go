@@ -100,6 +100,9 @@ type Plugin struct {
 	drift   desired.Drift[string]      // by container id
 	start   time.Time
 
+	now   func() time.Time // the clock of within
+	after func(time.Duration) <-chan time.Time
+
 	verifyNow chan struct{}
 }
 
@@ -117,7 +120,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
 		lost: map[string]*later{}, told: map[string]map[string]bool{},
-		start: time.Now(), verifyNow: make(chan struct{}, 1),
+		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {
 		return nil, err
