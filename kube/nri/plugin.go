@@ -31,7 +31,7 @@ import (
 
 // Options say what a Plugin is. The zero value is the live host under the default policy.
 type Options struct {
-	// Node opens the node that decides. Its Enforcer, Keep and Events are the plugin's.
+	// Node opens the node that decides. Its Enforcer, Keep, Events, Confine and Protected are the plugin's.
 	Node agent.Options
 	Words
 	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
@@ -128,7 +128,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
 	o := opt.Node
 	o.Keep = true
-	o.Confine, o.Protected = nil, nil // they are the table's
+	o.Confine, o.Protected = opt.Confine, opt.Protected // the table's to obey, and on record for whoever reads or runs without a plugin
 	o.Enforcer = func(root *kernel.Root) (agent.Enforcer, agent.Site, error) {
 		site, err := p.surround(root)
 		return p.table, site, err
