@@ -40,6 +40,9 @@ func (p *Plugin) again(ctx context.Context) {
 	p.mu.Unlock()
 	slices.SortFunc(all, func(a, b *later) int { return strings.Compare(a.c.GetId(), b.c.GetId()) })
 	for _, l := range all {
+		if ctx.Err() != nil {
+			return
+		}
 		id := l.c.GetId()
 		err := p.place(ctx, l.pod, l.c)
 		var held *place.HeldError

@@ -280,6 +280,18 @@ func TestSlowAround(t *testing.T) {
 	if got, late := n.cpus("db.a"), n.heard.kinds(Late); got != n.online || len(late) != 1 {
 		t.Errorf("CPUs %s, events %q", got, late)
 	}
+	wrong := func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.put(n.boxes["db.a"], setOf(0))
+	}
+	wrong()
+	eventually(t, "what is in force is compared meanwhile", func() bool { return n.cpus("db.a") == n.online })
+	n.crash()
+	n.start()
+	n.connected()
+	wrong()
+	eventually(t, "also over another connection", func() bool { return n.cpus("db.a") == n.online })
 	release()
 	eventually(t, "it has what it asks for, alone", func() bool {
 		own := n.cpus("db.a")

@@ -103,6 +103,7 @@ type Plugin struct {
 	now   func() time.Time // the clock of within
 	after func(time.Duration) <-chan time.Time
 
+	connected atomic.Bool
 	verifyNow chan struct{}
 }
 

@@ -23,9 +23,8 @@ type updater interface {
 
 // keep makes true what no answer made true, and compares what is in force, until ctx ends.
 func (p *Plugin) keep(ctx context.Context, runtime updater) {
-	every, rescan := time.NewTicker(p.opt.Every), time.NewTicker(p.opt.Rescan)
+	every := time.NewTicker(p.opt.Every)
 	defer every.Stop()
-	defer rescan.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -34,18 +33,36 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 		case <-p.verifyNow:
 			p.verify()
 		case <-every.C:
+			p.verify()
+		}
+		p.send(runtime)
+	}
+}
+
+// mend places what could not be placed, and compares what is written besides, until ctx ends and while
+// the runtime is there. A write that takes long holds up neither keep nor the next connection.
+func (p *Plugin) mend(ctx context.Context) {
+	every, rescan := time.NewTicker(p.opt.Every), time.NewTicker(p.opt.Rescan)
+	defer every.Stop()
+	defer rescan.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			if !p.connected.Load() {
+				continue
+			}
 			p.again(ctx)
 			p.abandon(ctx)
 			if p.table.writes() {
 				p.repair(ctx)
 			}
-			p.verify()
 		case <-rescan.C:
-			if !p.table.writes() && p.hasClasses() {
+			if p.connected.Load() && !p.table.writes() && p.hasClasses() {
 				p.repair(ctx)
 			}
 		}
-		p.send(runtime)
 	}
 }
 
