@@ -40,6 +40,9 @@ func (p *Plugin) again(ctx context.Context) {
 	p.mu.Unlock()
 	slices.SortFunc(all, func(a, b *later) int { return strings.Compare(a.c.GetId(), b.c.GetId()) })
 	for _, l := range all {
+		if ctx.Err() != nil {
+			return
+		}
 		id := l.c.GetId()
 		err := p.place(ctx, l.pod, l.c)
 		var held *place.HeldError
@@ -56,12 +59,7 @@ func (p *Plugin) again(ctx context.Context) {
 		p.mu.Lock()
 		delete(p.lost, id)
 		p.mu.Unlock()
-		switch {
-		case !p.table.has(id): // it ended meanwhile
-			if _, err := p.release(ctx, id); err != nil {
-				p.tell(about(string(agent.Failed), l.pod, l.c, "its CPUs are not given back yet: %v", err))
-			}
-		default:
+		if p.table.has(id) {
 			p.tell(about(Recovered, l.pod, l.c, "it has what it asks for now"))
 		}
 	}
@@ -151,7 +149,7 @@ func (p *Plugin) found(ctx context.Context, l *later, id string) error {
 	w, lost, err := p.arrive(ctx, &held, held.Spec, false) // it runs: too late to refuse it
 	if err == nil {
 		p.tellLost(l.pod, l.c, lost)
-		p.name(l.c.GetId(), &w)
+		p.settle(ctx, l.c.GetId(), &w)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path"
@@ -9,15 +10,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/agent"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 )
 
 // groups are control groups of a played kernel.
@@ -172,18 +177,83 @@ func TestAround(t *testing.T) {
 	}
 }
 
-// slowFiles hold writes to a group up until free is closed.
-type slowFiles struct {
+// heldFiles call hold before each write to a group.
+type heldFiles struct {
 	kernel.Files
 	group string
-	free  chan struct{}
+	hold  func()
 }
 
-func (f *slowFiles) WriteFile(name, data string) error {
+func (f *heldFiles) WriteFile(name, data string) error {
 	if strings.HasSuffix(path.Dir(name), "/"+f.group) {
-		<-f.free
+		f.hold()
 	}
 	return f.Files.WriteFile(name, data)
+}
+
+// What is undone is undone in the opposite order: the table wants what it did before, and send is woken,
+// before the groups around have their CPUs back. Whoever is to follow the shared pool by then follows
+// that of before.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t, fakekernel.V2(), "system.slice")
+	undoes := false
+	var wants, late resources
+	var woken bool
+	var p *Plugin
+	g.root.Files = &heldFiles{g.root.Files, "system.slice", func() {
+		if undoes {
+			p.table.mu.Lock()
+			defer p.table.mu.Unlock()
+			wants, late, woken = p.table.seats["db.a"].want, p.table.seats["late.a"].want, len(p.table.kick) > 0
+		}
+	}}
+	opt, _ := options(t, "1s1n4c2t")
+	opt.Node.Root, opt.Confine = g.root, []string{"system.slice"}
+	p = open(t, opt)
+	ctx, db, last := context.Background(), guaranteed(pod("db", exclusive)), pod("late", nil)
+	c := container(db, "a", 4000)
+	p.table.add(db, c, resources{}, true)
+	asked, err := p.spec(db, c, cpuset.Set{})
+	must(t, err)
+	change, err := p.node.Reserve(ctx, []agent.Spec{asked.spec})
+	must(t, err)
+	must(t, change.Enforce(ctx))
+	p.table.add(last, container(last, "a", 100), resources{}, false)
+	if pool := p.table.follow("late.a"); pool.Len() != 4 || p.table.seats["db.a"].want.cpus.Len() != 4 {
+		t.Fatalf("the shared pool is %s, db is to have %s", pool, p.table.seats["db.a"].want.cpus)
+	}
+	<-p.table.kick
+	undoes = true
+	must(t, change.Abort())
+	if !wants.cpus.IsEmpty() || late.cpus != p.online || !woken {
+		t.Errorf("at the write around containers db is to have CPUs %q, the other one %q, woken: %v", wants.cpus, late.cpus, woken)
+	}
+}
+
+// A container that comes to follow the shared pool before a change is undone does not get back what it
+// had before that.
+func TestUndoLeavesFollowers(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	ctx, db := context.Background(), guaranteed(pod("db", exclusive))
+	_, _, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	before := p.table.shared
+	asked, err := p.spec(db, container(db, "a", 4000), cpuset.Set{})
+	must(t, err)
+	change, err := p.node.Adopt(ctx, []agent.Spec{asked.spec})
+	must(t, err)
+	must(t, change.Enforce(ctx))
+	if own := p.table.seats["db.a"].want.cpus; own.Len() != 4 || before.Len() != 6 {
+		t.Fatalf("it is to have CPUs %s, the shared pool was %s", own, before)
+	}
+	p.table.follow("db.a")
+	must(t, change.Abort())
+	if is := p.table.seats["db.a"].want.cpus; is != before {
+		t.Errorf("it is to have CPUs %s, want the shared pool's %s", is, before)
+	}
 }
 
 // A write around containers that takes long, as systemd's may, holds no answer up: the container runs
@@ -194,7 +264,7 @@ func TestSlowAround(t *testing.T) {
 	free := make(chan struct{})
 	release := sync.OnceFunc(func() { close(free) })
 	defer release()
-	g.root.Files = &slowFiles{g.root.Files, "system.slice", free}
+	g.root.Files = &heldFiles{g.root.Files, "system.slice", func() { <-free }}
 	n := newNode(t, "1s1n4c2t", func(o *Options) {
 		o.Node.Root, o.Confine, o.Budget = g.root, []string{"system.slice"}, 30*time.Millisecond
 	})
@@ -210,11 +280,177 @@ func TestSlowAround(t *testing.T) {
 	if got, late := n.cpus("db.a"), n.heard.kinds(Late); got != n.online || len(late) != 1 {
 		t.Errorf("CPUs %s, events %q", got, late)
 	}
+	wrong := func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.put(n.boxes["db.a"], setOf(0))
+	}
+	wrong()
+	eventually(t, "what is in force is compared meanwhile", func() bool { return n.cpus("db.a") == n.online })
+	n.crash()
+	n.start()
+	n.connected()
+	wrong()
+	eventually(t, "also over another connection", func() bool { return n.cpus("db.a") == n.online })
 	release()
 	eventually(t, "it has what it asks for, alone", func() bool {
 		own := n.cpus("db.a")
 		return own.Len() == 4 && !slices.Contains(g.overlapping(own), "system.slice")
 	})
+}
+
+// A container that ends while its place is being written leaves nothing behind: not even its name, of
+// which the next container may be.
+func TestEndsWhilePlaced(t *testing.T) {
+	t.Parallel()
+	g := newGroups(t, fakekernel.V2(), "system.slice")
+	reached, free := make(chan struct{}), make(chan struct{})
+	begins, release := sync.OnceFunc(func() { close(reached) }), sync.OnceFunc(func() { close(free) })
+	defer release()
+	g.root.Files = &heldFiles{g.root.Files, "system.slice", func() { begins(); <-free }}
+	opt, _ := options(t, "1s1n4c2t")
+	opt.Node.Root, opt.Confine = g.root, []string{"system.slice"}
+	p := open(t, opt)
+	ctx, db := context.Background(), guaranteed(pod("db", exclusive))
+	_, err := p.Synchronize(ctx, nil, nil)
+	must(t, err)
+	c := container(db, "a", 4000)
+	p.table.add(db, c, resources{}, true)
+	placed := make(chan error, 1)
+	go func() { placed <- p.place(ctx, db, c) }()
+	<-reached
+	_, err = p.StopContainer(ctx, db, c)
+	must(t, err)
+	release()
+	must(t, <-placed)
+	all, err := p.node.List(ctx)
+	must(t, err)
+	if _, named := p.workload("db.a"); named || p.taken("default/db/a", "") || len(all) > 0 || p.table.shared != p.online {
+		t.Errorf("named: %v, %d workloads, the shared pool is %s", named, len(all), p.table.shared)
+	}
+}
+
+// stuckClock is the clock of a Plugin for which time passes while something is stuck: as much as is
+// waited for.
+type stuckClock struct {
+	mu      sync.Mutex
+	spent   time.Duration
+	stuck   bool
+	waiting map[chan time.Time]time.Duration // by when it is over
+}
+
+func (c *stuckClock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Unix(0, 0).Add(c.spent)
+}
+
+func (c *stuckClock) after(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	over := make(chan time.Time)
+	c.waiting[over] = c.spent + d
+	c.pass()
+	return over
+}
+
+// pass is called with mu.
+func (c *stuckClock) pass() {
+	for over, at := range c.waiting {
+		if c.stuck {
+			c.spent = max(c.spent, at)
+			close(over)
+			delete(c.waiting, over)
+		}
+	}
+}
+
+func (c *stuckClock) is(stuck bool) { c.mu.Lock(); c.stuck = stuck; c.pass(); c.mu.Unlock() }
+
+func (c *stuckClock) spend(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spent += d
+	return c.spent
+}
+
+// A handler answers within the runtime's 2 s, whatever a write around containers takes and however many
+// workloads it is about: all that it does shares one budget.
+func TestOneBudget(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	one := guaranteed(pod("db", exclusive))
+	apis := known{}
+	inits := apis.of("inits", needs("first", place.Init, 4000), needs("second", place.Init, 4000), needs("a", place.App, 2000))
+	for name, c := range map[string]struct {
+		before func(*Plugin) error
+		decide time.Duration // how long the policy takes
+		handle func(*Plugin) error
+		left   int // places
+	}{
+		"the end of a pod none of which was started": {
+			func(p *Plugin) error {
+				var errs []error
+				for _, name := range []string{"a", "b", "c"} {
+					_, _, err := p.CreateContainer(ctx, one, container(one, name, 2000))
+					errs = append(errs, err)
+				}
+				return errors.Join(errs...)
+			}, 0,
+			func(p *Plugin) error { return p.StopPodSandbox(ctx, one) }, 0,
+		},
+		"a container after which others' CPUs are given back": {
+			func(p *Plugin) error {
+				var errs []error
+				for _, name := range []string{"first", "second"} {
+					c := container(inits, name, 4000)
+					_, _, err := p.CreateContainer(ctx, inits, c)
+					_, end := p.StopContainer(ctx, inits, c)
+					errs = append(errs, err, end)
+				}
+				return errors.Join(errs...)
+			}, 900 * time.Millisecond,
+			func(p *Plugin) error {
+				_, _, err := p.CreateContainer(ctx, inits, container(inits, "a", 2000))
+				return err
+			}, 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, clock := newGroups(t, fakekernel.V2(), "system.slice"), &stuckClock{waiting: map[chan time.Time]time.Duration{}}
+			var holds atomic.Bool
+			free := make(chan struct{})
+			release := sync.OnceFunc(func() { clock.is(false); close(free) })
+			defer release()
+			g.root.Files = &heldFiles{g.root.Files, "system.slice", func() {
+				if holds.Load() {
+					clock.is(true)
+					<-free
+				}
+			}}
+			opt, _ := options(t, "1s1n8c1t")
+			opt.Node.Root, opt.Confine, opt.Pods, opt.Budget = g.root, []string{"system.slice"}, apis, time.Second
+			opt.Node.Policy = slow{berth.Policy{}, func() {
+				if holds.Load() {
+					clock.spend(c.decide)
+				}
+			}}
+			p := open(t, opt)
+			p.now, p.after = clock.now, clock.after
+			must(t, c.before(p))
+			holds.Store(true)
+			must(t, c.handle(p))
+			if spent := clock.spend(0); spent < p.opt.Budget || spent >= 2*time.Second {
+				t.Errorf("it is answered after %s", spent)
+			}
+			release()
+			eventually(t, "the places are given back", func() bool {
+				all, err := p.node.List(ctx)
+				return err == nil && len(all) == c.left
+			})
+		})
+	}
 }
 
 // A group that a killed runtime left without processes is none of a container that runs.

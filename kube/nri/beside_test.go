@@ -2,6 +2,8 @@ package nri
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -11,6 +13,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/policies"
 )
 
 // While the plugin is stopped berth run places beside its containers: it takes no CPU that one
@@ -22,9 +25,9 @@ func TestRunWhileStopped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const webGroup, dbGroup = "kubepods/burstable/podweb/web.a", "kubepods/poddb/db.a"
-			g := newGroups(t, layout, webGroup, dbGroup)
+			g := newGroups(t, layout, "system.slice", "vip.slice", webGroup, dbGroup)
 			opt, _ := options(t, "1s1n4c2t")
-			opt.Node.Root, opt.Effective = g.root, nil
+			opt.Node.Root, opt.Effective, opt.Confine, opt.Protected = g.root, nil, []string{"*"}, []string{"vip.slice"}
 			ctx := context.Background()
 			groupOf := map[string]string{"web.a": webGroup, "db.a": dbGroup}
 			apply := func(updates []*api.ContainerUpdate) {
@@ -51,9 +54,20 @@ func TestRunWhileStopped(t *testing.T) {
 				c.Linux.Resources.Cpu.Cpus = "0-7"
 			}
 			dbs := has(dbGroup)
+			confined := func(when string, taken cpuset.Set, w agent.Workload) {
+				t.Helper()
+				if all, notes := g.overlapping(taken), strings.Join(w.Notes, "; "); slices.Contains(all, "system.slice") || !slices.Contains(all, "vip.slice") || strings.Contains(notes, "confined") {
+					t.Errorf("%s: on CPUs %s are %q; notes %q", when, taken, all, notes)
+				}
+			}
+			w, err := p.node.Get(ctx, "default/db/a")
+			must(t, err)
+			confined("a container", dbs, w)
 			must(t, p.Close())
 
-			run, err := agent.Open(ctx, opt.Node)
+			settings := opt.Node
+			settings.Policies = policies.New
+			run, err := agent.Open(ctx, settings)
 			must(t, err)
 			must(t, g.k.Start("4242"))
 			process, err := kernel.ReadProcess(g.root.FS(), "4242")
@@ -70,6 +84,7 @@ func TestRunWhileStopped(t *testing.T) {
 			if own := job.Grant.Own; own.Len() != 2 || own.Overlaps(dbs) || has(dbGroup) != dbs || has(webGroup).Overlaps(own.Union(dbs)) {
 				t.Errorf("the job has %s, db %s, before %s, web %s", own, has(dbGroup), dbs, has(webGroup))
 			}
+			confined("a job", job.Grant.Own.Union(dbs), job)
 			must(t, run.Close())
 
 			opt.Node.Enforcer, opt.Node.Events = nil, nil

@@ -146,10 +146,17 @@ func (t *table) limit(id string, l limits) limits {
 // recall notes the limit that a container was created with, by its record: a plugin that has started
 // anew knows no other.
 func (t *table) recall(w *agent.Workload) {
+	if w.Spec.Annotations[limitKey] != "" {
+		t.limitTo(containerOf(w), w.Spec.Request.LimitMilli)
+	}
+}
+
+// limitTo notes another limit of a container's CPU time than that which it was created with.
+func (t *table) limitTo(id string, milli int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[containerOf(w)]; s != nil && w.Spec.Annotations[limitKey] != "" {
-		s.limits.milli = w.Spec.Request.LimitMilli
+	if s := t.seats[id]; s != nil {
+		s.limits.milli = milli
 	}
 }
 

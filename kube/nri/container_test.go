@@ -383,6 +383,9 @@ func TestBatchLimitsOutliveAPlugin(t *testing.T) {
 		"the kubelet limits it":     {knows, true, true, 20000, 200, false},
 		"it does, none was listed":  {nil, false, true, 20000, 200, false},
 		"nor placed, nor is listed": {knows, false, false, 0, 0, false},
+		"somebody lifts it":         {nil, true, true, -1, 0, false},
+		"so with an API server":     {knows, true, true, -1, 0, false},
+		"lifted, none was listed":   {nil, false, true, -1, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -411,10 +414,12 @@ func TestBatchLimitsOutliveAPlugin(t *testing.T) {
 			if c.pods != nil {
 				change.Shares = api.UInt64(uint64(2)) // other ones would be news to the API server
 			}
-			if c.quota > 0 {
+			if c.quota != 0 {
 				change.Quota, change.Period = api.Int64(c.quota), api.UInt64(uint64(100000))
 			}
 			_, err = p.UpdateContainer(ctx, q, box, &api.LinuxResources{Cpu: change})
+			must(t, err)
+			_, err = p.UpdateContainer(ctx, q, withResources(box, &api.LinuxResources{Cpu: change}), &api.LinuxResources{})
 			must(t, err)
 			w, err := p.node.Get(ctx, "default/job/a")
 			must(t, err)

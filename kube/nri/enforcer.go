@@ -156,13 +156,14 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (done agent.En
 	defer t.mu.Unlock()
 	around, unwant := done.Undo, t.want(c)
 	t.wake()
-	done.Undo = func() (err error) {
+	done.Undo = func() (err error) { // the last first
+		t.mu.Lock()
+		unwant()
+		t.wake()
+		t.mu.Unlock()
 		if around != nil {
 			err = around()
 		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		unwant()
 		at.untake()
 		return err
 	}
@@ -199,13 +200,16 @@ func (t *table) want(c *agent.Transition) (undo func()) {
 	}
 	t.contested, t.owned = t.contested.Union(c.Contested()), c.Owned()
 	return func() {
+		t.shared, t.owned = shared, owned
+		t.contested = t.contested.Union(owned) // what was answered meanwhile may have given them away
 		for _, s := range t.line {
 			if s.changed {
 				s.want, s.changed = s.before, false
 			}
-			s.unplaced = s.unplaced || s.wasUnplaced
+			if s.unplaced = s.unplaced || s.wasUnplaced; s.unplaced {
+				s.want = resources{cpus: shared}
+			}
 		}
-		t.shared, t.owned = shared, owned
 	}
 }
 

@@ -51,6 +51,7 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
+	ctx = p.budgeted(ctx)
 	p.table.add(pod, c, resources{}, true)
 	refuse := func(err error) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 		p.table.drop(c.GetId())
@@ -139,9 +140,14 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	if !p.table.has(c.GetId()) {
 		return nil, nil
 	}
+	was := p.table.limits(c.GetId())
+	if res.GetCpu().GetQuota().GetValue() < 0 { // lifted
+		p.table.limitTo(c.GetId(), 0)
+	}
 	err := p.within(ctx, func(ctx context.Context) error { return p.resize(ctx, pod, withResources(c, res)) })
 	var refused *RefusedError
 	if errors.As(err, &refused) {
+		p.table.limitTo(c.GetId(), was.milli)
 		return nil, fmt.Errorf("not resized: %w", refused.Err)
 	}
 	if err != nil {

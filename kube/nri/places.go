@@ -12,19 +12,25 @@ import (
 	"berth.dev/berth/place"
 )
 
-// within runs a decision for at most the budget. After errOver its result, if it ever comes,
-// changes nothing, unless it was noted in the last instant: then send makes it true.
+// within runs a decision for at most the budget, or what is left of it (budgeted). After errOver its
+// result, if it ever comes, changes nothing, unless it was noted in the last instant: then send makes it
+// true. Within another decision it is a part of that one.
 func (p *Plugin) within(ctx context.Context, decide func(context.Context) error) error {
+	if ctx.Value(callKey{}) != nil {
+		return decide(ctx)
+	}
 	c := &call{}
 	done := make(chan error, 1)
+	left := p.opt.Budget
+	if until, ok := ctx.Value(untilKey{}).(time.Time); ok {
+		left = min(left, until.Sub(p.now()))
+	}
 	ctx = context.WithValue(context.WithoutCancel(ctx), callKey{}, c)
 	go func() { done <- decide(ctx) }()
-	timer := time.NewTimer(p.opt.Budget)
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
+	case <-p.after(left):
 	}
 	if c.giveUp() {
 		return errOver
@@ -32,9 +38,16 @@ func (p *Plugin) within(ctx context.Context, decide func(context.Context) error)
 	select { // it is being written down
 	case err := <-done:
 		return err
-	case <-time.After(p.opt.Budget / 4):
+	case <-p.after(p.opt.Budget / 4):
 		return errOver
 	}
+}
+
+type untilKey struct{}
+
+// budgeted has all decisions of a handler share one budget, which begins now.
+func (p *Plugin) budgeted(ctx context.Context) context.Context {
+	return context.WithValue(ctx, untilKey{}, p.now().Add(p.opt.Budget))
 }
 
 // RefusedError is why a container is not to run.
@@ -72,9 +85,26 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		return &RefusedError{err}
 	}
 	if err == nil {
-		p.name(c.GetId(), &w)
+		p.settle(ctx, c.GetId(), &w)
 	}
 	return err
+}
+
+// settle notes the workload of a container. The decision may have come after the container's end, which
+// found nothing to give back: then the place ends now.
+func (p *Plugin) settle(ctx context.Context, container string, w *agent.Workload) {
+	if p.table.has(container) {
+		p.name(container, w)
+		if p.table.has(container) {
+			return
+		}
+		p.forget(container)
+	}
+	if pod := w.Spec.Request.Group; held(w) && p.table.lives(pod) {
+		p.wait(w.ID(), pod)
+		return
+	}
+	p.repair(ctx, w.ID()) // it looks whose that is: the next container may have it by now
 }
 
 func isHeld(err error) bool {

@@ -31,7 +31,7 @@ import (
 
 // Options say what a Plugin is. The zero value is the live host under the default policy.
 type Options struct {
-	// Node opens the node that decides. Its Enforcer, Keep and Events are the plugin's.
+	// Node opens the node that decides. Its Enforcer, Keep, Events, Confine and Protected are the plugin's.
 	Node agent.Options
 	Words
 	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
@@ -100,6 +100,10 @@ type Plugin struct {
 	drift   desired.Drift[string]      // by container id
 	start   time.Time
 
+	now   func() time.Time // the clock of within
+	after func(time.Duration) <-chan time.Time
+
+	connected atomic.Bool
 	verifyNow chan struct{}
 }
 
@@ -117,7 +121,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
 		lost: map[string]*later{}, told: map[string]map[string]bool{},
-		start: time.Now(), verifyNow: make(chan struct{}, 1),
+		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {
 		return nil, err
@@ -125,7 +129,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
 	o := opt.Node
 	o.Keep = true
-	o.Confine, o.Protected = nil, nil // they are the table's
+	o.Confine, o.Protected = opt.Confine, opt.Protected // the table's to obey, and on record for whoever reads or runs without a plugin
 	o.Enforcer = func(root *kernel.Root) (agent.Enforcer, agent.Site, error) {
 		site, err := p.surround(root)
 		return p.table, site, err

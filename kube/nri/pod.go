@@ -222,44 +222,52 @@ func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 }
 
 // endPod gives back what a pod keeps whose sandbox has stopped, unless it has another one, and
-// what containers of the sandbox have that were never started, or are gone.
+// what containers of the sandbox have that were never started, or are gone. What fails is told.
 func (p *Plugin) endPod(ctx context.Context, pod *api.PodSandbox) {
 	p.table.unbox(pod)
-	for _, s := range p.abandoned(0) {
-		if s.of.sandbox == pod.GetId() {
-			if _, err := p.release(ctx, s.id); err != nil {
-				p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+	_ = p.within(ctx, func(ctx context.Context) error {
+		for _, s := range p.abandoned(0) {
+			if s.of.sandbox == pod.GetId() {
+				if _, err := p.release(ctx, s.id); err != nil {
+					p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+				}
 			}
 		}
-	}
-	uid := pod.GetUid()
-	if p.table.lives(uid) {
-		return
-	}
-	var waiting []string
-	p.mu.Lock()
-	for id, of := range p.waiting {
-		if of == uid {
-			waiting = append(waiting, id)
+		uid := pod.GetUid()
+		if p.table.lives(uid) {
+			return nil
 		}
-	}
-	p.mu.Unlock()
-	p.end(ctx, waiting)
+		var waiting []string
+		p.mu.Lock()
+		for id, of := range p.waiting {
+			if of == uid {
+				waiting = append(waiting, id)
+			}
+		}
+		p.mu.Unlock()
+		p.end(ctx, waiting)
+		return nil
+	})
 }
 
-// end releases workloads that wait for containers which will not come.
+// end releases workloads that wait for containers which will not come. What fails is told.
 func (p *Plugin) end(ctx context.Context, waiting []string) {
-	slices.Sort(waiting)
-	for _, id := range waiting {
-		err := p.within(ctx, func(ctx context.Context) error { return p.node.Release(ctx, id, agent.Keep) })
-		if err != nil && !isGone(err) {
-			p.tellOf(id, string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err))
-			continue
-		}
-		p.mu.Lock()
-		delete(p.waiting, id)
-		p.mu.Unlock()
+	if len(waiting) == 0 {
+		return
 	}
+	slices.Sort(waiting)
+	_ = p.within(ctx, func(ctx context.Context) error {
+		for _, id := range waiting {
+			if err := p.node.Release(ctx, id, agent.Keep); err != nil && !isGone(err) {
+				p.tellOf(id, string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err))
+				continue
+			}
+			p.mu.Lock()
+			delete(p.waiting, id)
+			p.mu.Unlock()
+		}
+		return nil
+	})
 }
 
 // StopPodSandbox gives back what a pod keeps beyond its containers. Its answer has no updates:

@@ -25,9 +25,10 @@ const (
 // Run connects to the runtime that dial reaches, and again whenever the connection is lost,
 // until ctx ends. Containers keep what they have meanwhile.
 func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
-	scaled := make(chan struct{})
-	go func() { defer close(scaled); p.scale(ctx) }()
-	defer func() { <-scaled }()
+	var beside sync.WaitGroup
+	beside.Go(func() { p.scale(ctx) })
+	beside.Go(func() { p.mend(ctx) })
+	defer beside.Wait()
 	wait := firstWait
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -106,6 +107,8 @@ func (p *Plugin) connect(ctx context.Context, dial func() (net.Conn, error)) err
 	ctx, cancel := context.WithCancel(ctx)
 	kept := make(chan struct{})
 	go func() { defer close(kept); p.keep(ctx, s) }()
+	p.connected.Store(true)
+	defer p.connected.Store(false)
 	select {
 	case <-closed:
 	case <-ctx.Done():

@@ -23,9 +23,8 @@ type updater interface {
 
 // keep makes true what no answer made true, and compares what is in force, until ctx ends.
 func (p *Plugin) keep(ctx context.Context, runtime updater) {
-	every, rescan := time.NewTicker(p.opt.Every), time.NewTicker(p.opt.Rescan)
+	every := time.NewTicker(p.opt.Every)
 	defer every.Stop()
-	defer rescan.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -34,24 +33,43 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 		case <-p.verifyNow:
 			p.verify()
 		case <-every.C:
-			p.again(ctx)
-			p.abandon(ctx)
-			if p.table.writes() {
-				p.repair(ctx)
-			}
 			p.verify()
-		case <-rescan.C:
-			if !p.table.writes() && p.hasClasses() {
-				p.repair(ctx)
-			}
 		}
 		p.send(runtime)
 	}
 }
 
-// repair compares what is written besides what the runtime is told.
-func (p *Plugin) repair(ctx context.Context) {
-	if _, err := p.node.Reconcile(ctx); err != nil && ctx.Err() == nil {
+// mend places what could not be placed, and compares what is written besides, until ctx ends and while
+// the runtime is there. A write that takes long holds up neither keep nor the next connection.
+func (p *Plugin) mend(ctx context.Context) {
+	every, rescan := time.NewTicker(p.opt.Every), time.NewTicker(p.opt.Rescan)
+	defer every.Stop()
+	defer rescan.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			if !p.connected.Load() {
+				continue
+			}
+			p.again(ctx)
+			p.abandon(ctx)
+			if p.table.writes() {
+				p.repair(ctx)
+			}
+		case <-rescan.C:
+			if p.connected.Load() && !p.table.writes() && p.hasClasses() {
+				p.repair(ctx)
+			}
+		}
+	}
+}
+
+// repair compares what is written besides what the runtime is told, of some workloads or, without
+// ids, of all, and releases those whose containers are gone.
+func (p *Plugin) repair(ctx context.Context, ids ...string) {
+	if _, err := p.node.Reconcile(ctx, ids...); err != nil && ctx.Err() == nil {
 		p.tellFailed(err)
 	}
 }

@@ -444,6 +444,9 @@ func TestKubeletPods(t *testing.T) {
 				t.Errorf("explain has no %q (%v)", want, err)
 			}
 		}
+		if strings.Contains(string(out), "none are confined") {
+			t.Error("explain says that none are confined")
+		}
 		out, err = exec.Command(berthNode, "ps").CombinedOutput()
 		t.Logf("berth-node ps (%v):\n%s", err, out)
 	})
