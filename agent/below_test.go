@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
 
@@ -68,6 +71,27 @@ func TestReleaseAroundThreaded(t *testing.T) {
 		}
 		if err := n.Release(t.Context(), "api", leaving); err != nil {
 			t.Errorf("%s: %v", leaving, err)
+		}
+	}
+}
+
+// A workload's own group that is threaded tells no processes to move: that is an error while it
+// has threads, as they would stay.
+func TestDrainThreaded(t *testing.T) {
+	t.Parallel()
+	h := v2(t)
+	files := &fakekernel.Threaded{Kernel: h.k}
+	h.files = files
+	n := h.open()
+	w := h.place(n, spec("api", place.LS, 0, 9000100))
+	files.Dirs = w.Dirs
+	for threads, want := range map[string]error{"": nil, "9000100": kernel.ErrNotSupported} {
+		if err := h.k.Put(w.Dirs[0]+"/cgroup.threads", threads); err != nil {
+			t.Fatal(err)
+		}
+		err := n.enforcer.Release(&w, true, new(kernel.UndoLog))
+		if !errors.Is(err, want) || want != nil && !strings.Contains(err.Error(), "end them") {
+			t.Errorf("threads %q: %v", threads, err)
 		}
 	}
 }

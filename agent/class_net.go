@@ -208,8 +208,8 @@ func (k *netClasses) groupOf(w *Workload) (g markedGroup, err error) {
 	// The same group in v2: systemd keeps both alike, and runc makes both when its container comes.
 	if w.Spec.Group != "" {
 		same := path.Join(g.top, k.base(), w.Spec.Group)
-		_, lacks := fs.Stat(k.n.root.FS(), same)
-		if _, err := fs.Stat(k.n.root.FS(), dirs[0]); lacks == nil || len(w.Dirs) == 0 && errors.Is(err, fs.ErrNotExist) {
+		_, absent := fs.Stat(k.n.root.FS(), same)
+		if _, err := fs.Stat(k.n.root.FS(), dirs[0]); absent == nil || len(w.Dirs) == 0 && errors.Is(err, fs.ErrNotExist) {
 			g.dir = same
 			return g, nil
 		}

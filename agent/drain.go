@@ -44,20 +44,37 @@ func (g *groups) drain(w *Workload, log *kernel.UndoLog) error {
 				back, noted[note.Step.Value] = note.Step.Back, true
 			}
 		}
-		errs = append(errs, g.empty(dir, back, noted))
+		err := g.empty(dir, back, noted)
+		if errors.Is(err, kernel.ErrNotSupported) {
+			err = g.threaded(dir)
+		}
+		errs = append(errs, err)
 		for _, group := range below {
-			errs = append(errs, g.empty(g.base.Dirs()[i]+"/"+group, back, nil))
+			// Of one that is threaded the processes are listed, and moved, with the group above.
+			if err := g.empty(g.base.Dirs()[i]+"/"+group, back, nil); !errors.Is(err, kernel.ErrNotSupported) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// threaded is the error of a workload's own threaded group: the group that has its processes is none of
+// the workload's, and may have others. One that is empty is none.
+func (g *groups) threaded(dir string) error {
+	has, err := kernel.HasProcs(g.root.FS(), dir)
+	if err != nil || !has {
+		return kernel.IgnoreAbsent(err)
+	}
+	return &kernel.NotSupportedError{
+		Feature: "moving processes out of a threaded group", Reason: "/" + dir + " has threads of processes of a group above",
+		Remedy: "end them, or move them to a group whose cgroup.type is domain",
+	}
+}
+
 // empty moves the processes of a group, but for some, to the file back.
 func (g *groups) empty(dir, back string, but map[string]bool) error {
 	pids, err := kernel.ReadProcs(g.root.FS(), dir)
-	if errors.Is(err, kernel.ErrNotSupported) {
-		return nil // it is threaded: its processes are listed, and moved, with the group above
-	}
 	if err != nil {
 		return kernel.IgnoreAbsent(err)
 	}

@@ -157,7 +157,9 @@ func (n *Node) takeOwnership() error {
 	return nil
 }
 
-// checkOwnership returns the error that takeOwnership would, and changes nothing.
+// checkOwnership returns the error that takeOwnership would, and writes nothing. Of a mark of this
+// user's without workloads it tries the locks, too (see abandoned): without them it would call
+// a node free that is about to place. Who begins there in that moment finds them taken.
 func (n *Node) checkOwnership() error {
 	base := n.base()
 	if base == "" {
@@ -282,6 +284,9 @@ func (n *Node) abandoned(m mark, unmark func() error) bool {
 	if err != nil || now.id != m.id {
 		return false // gone, or another one here than where it is used
 	}
+	if holdsWorkloads(m.path) {
+		return false // without a lock that its own user may be about to take
+	}
 	for _, name := range []string{agentLock, lockFile} {
 		name = filepath.Join(m.path, name)
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
@@ -293,16 +298,17 @@ func (n *Node) abandoned(m mark, unmark func() error) bool {
 		}
 		defer kernel.Unlock(f)
 	}
-	entries, err := os.ReadDir(m.path)
-	if err != nil {
-		return false
-	}
-	for _, e := range entries {
-		if name := e.Name(); name == batchFile || name == dirtyFile || strings.HasSuffix(name, recordExt) {
-			return false
-		}
-	}
-	return unmark() == nil
+	return !holdsWorkloads(m.path) && unmark() == nil
+}
+
+// holdsWorkloads reports whether a state directory has records, or a change that is under way, or
+// cannot be read.
+func holdsWorkloads(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		name := e.Name()
+		return name == batchFile || name == dirtyFile || strings.HasSuffix(name, recordExt)
+	})
 }
 
 // ignoreUnmarkable drops the error of a tree that cannot be marked: there, two nodes

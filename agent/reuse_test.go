@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"path"
 	"strings"
@@ -29,11 +30,38 @@ type betweenFS struct {
 
 func (f betweenFS) ReadFile(name string) ([]byte, error) {
 	text, err := fs.ReadFile(f.FS, name)
-	if name == f.b.file && !*f.b.done {
-		*f.b.done = true
-		f.b.do()
+	if name == f.b.file {
+		f.b.read()
 	}
 	return text, err
+}
+
+func (f betweenFS) Open(name string) (fs.File, error) {
+	file, err := f.FS.Open(name)
+	if err == nil && name == f.b.file {
+		file = &betweenFile{file, f.b}
+	}
+	return file, err
+}
+
+type betweenFile struct {
+	fs.File
+	b between
+}
+
+func (f *betweenFile) Read(buf []byte) (int, error) {
+	n, err := f.File.Read(buf)
+	if err == io.EOF {
+		f.b.read()
+	}
+	return n, err
+}
+
+func (b between) read() {
+	if !*b.done {
+		*b.done = true
+		b.do()
+	}
 }
 
 // group is a process's group in the tree of the cpuset controller.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -410,6 +411,36 @@ func TestUndoAttach(t *testing.T) {
 				t.Errorf("back: %v, want %v", got, tt.back)
 			}
 		})
+	}
+}
+
+// A process of another PID namespace is listed as 0: written, that is whoever writes it.
+func TestUndoLeavesOtherNamespaces(t *testing.T) {
+	t.Parallel()
+	const lab, back = v1cpu + "/lab", v1cpu + "/cgroup.procs"
+	for what, plan := range map[string]Plan{
+		"group":    {{Op: Mkdir, Path: lab, Back: back}},
+		"attached": {{Op: Mkdir, Path: lab}, {Op: Attach, Path: lab + "/cgroup.procs", Value: "0", Back: back}, {Op: Attach, Path: lab + "/cgroup.procs", Value: "100", Back: back}},
+	} {
+		root, k := fake(t, fakekernel.V1())
+		root.Patience = time.Millisecond
+		if err := k.Start("0"); err != nil {
+			t.Fatal(err)
+		}
+		undo, err := Apply(root, plan, nil)
+		for _, pid := range []string{"0", "100"} {
+			err = errors.Join(err, k.WriteFile(lab+"/cgroup.procs", pid))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := undo(); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "a process of another PID namespace") {
+			t.Errorf("%s: %v", what, err)
+		}
+		procs, _ := root.read(back)
+		if ids := strings.Fields(procs); slices.Contains(ids, "0") || !slices.Contains(ids, "100") {
+			t.Errorf("%s: %q are back", what, ids)
+		}
 	}
 }
 

@@ -67,44 +67,64 @@ func ParsePIDs(text []byte) (pids []int, err error) {
 	return slices.Compact(pids), nil
 }
 
-func readIDs(fsys fs.FS, dir, file string) (pids []int, err error) {
-	name := path.Join(dir, file)
-	info, err := fs.Stat(fsys, name)
-	if err == nil && info.Size() > mostIDs { // of a stored tree: the kernel's own files have no size
+func readIDs(fsys fs.FS, dir, file string) ([]int, error) {
+	text, err := readStart(fsys, dir, file, mostIDs+1)
+	if err != nil {
+		return nil, err
+	}
+	pids, err := ParsePIDs(text)
+	if len(text) > mostIDs { // of a stored tree
 		err = fmt.Errorf("longer than %d bytes, more than the kernel has processes for", mostIDs)
 	}
-	var text []byte
-	if err == nil {
-		text, err = fs.ReadFile(fsys, name)
-	}
-	if err == nil {
-		pids, err = ParsePIDs(text)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("read /%s: %w", name, procsError(dir, err))
+		return nil, fmt.Errorf("read %s: %w", shown(path.Join(dir, file)), err)
 	}
 	return pids, nil
 }
 
-// readStart reads the first bytes of a file of a control group.
-func readStart(fsys fs.FS, dir, file string, most int64) ([]byte, error) {
-	f, err := fsys.Open(path.Join(dir, file))
+// readStart reads the first bytes of a file of a control group. In a stored tree it may be
+// anything: a pipe would be waited for.
+func readStart(fsys fs.FS, dir, file string, most int64) (text []byte, err error) {
+	name := path.Join(dir, file)
+	info, err := fs.Stat(fsys, name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err == nil {
+		text, err = readFirst(fsys, name, most)
+	}
 	if err != nil {
-		return nil, procsError(dir, err)
+		return nil, fmt.Errorf("read %s: %w", shown(name), bare(procsError(err)))
+	}
+	return text, nil
+}
+
+func readFirst(fsys fs.FS, name string, most int64) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, most))
-	return text, procsError(dir, err)
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// shown is a name of a tree in an error. Where a group is all of the tree, nobody knows what is
+// above it.
+func shown(name string) string {
+	if path.Dir(name) == "." {
+		return name
+	}
+	return "/" + name
 }
 
 // procsError says what the kernel means when it refuses to list what is in a control group.
-func procsError(dir string, err error) error {
+func procsError(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENODEV): // it was removed meanwhile
 		return fs.ErrNotExist
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		return &NotSupportedError{
-			Feature: "processes of a threaded group", Reason: "/" + dir + " has threads of processes of a group above",
+			Feature: "processes of a threaded group", Reason: "the group has threads of processes of a group above",
 			Remedy: "name the group above whose cgroup.type is domain threaded",
 		}
 	}

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
+	"slices"
+	"strconv"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -52,6 +55,46 @@ func TestReadProcsReal(t *testing.T) {
 		}
 		if has, err := kernel.HasProcs(root.FS(), tc.dir); has || !errors.Is(err, tc.has) {
 			t.Errorf("/%s: has processes: %v, %v; want %v", tc.dir, has, err, tc.has)
+		}
+	}
+
+	// With a process, which undoing sends back.
+	sleep := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = sleep.Process.Kill(), sleep.Wait() })
+	pid := strconv.Itoa(sleep.Process.Pid)
+	top, threads := dir+"/cgroup.procs", dir+"/threads/cgroup.procs"
+	for what, plan := range map[string]kernel.Plan{
+		"attached": {{Op: kernel.Attach, Path: threads, Value: pid, Back: top}},
+		"group":    {{Op: kernel.Mkdir, Path: dir + "/made", Back: top}, {Path: dir + "/made/cgroup.type", Value: "threaded", Keep: true}, {Op: kernel.Attach, Path: dir + "/made/cgroup.procs", Value: pid, Back: top, Keep: true}},
+	} {
+		if err := root.WriteFile(top, pid); err != nil {
+			t.Fatal(err)
+		}
+		undo, err := kernel.Apply(root, plan, nil)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		in := path.Dir(plan[len(plan)-1].Path)
+		if pids, err := kernel.ReadProcs(root.FS(), in); !errors.Is(err, kernel.ErrNotSupported) || pids != nil {
+			t.Errorf("%s: processes %v, %v", what, pids, err)
+		}
+		if tids, err := kernel.ReadThreads(root.FS(), in); !slices.Equal(tids, []int{sleep.Process.Pid}) || err != nil {
+			t.Errorf("%s: threads %v, %v", what, tids, err)
+		}
+		for _, of := range []string{dir, in} { // the group above has the process
+			if has, err := kernel.HasProcs(root.FS(), of); err != nil || !has {
+				t.Errorf("%s: /%s has processes: %v, %v", what, of, has, err)
+			}
+		}
+		if err := undo(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if tids, err := kernel.ReadThreads(root.FS(), dir); !slices.Equal(tids, []int{sleep.Process.Pid}) || err != nil {
+			t.Errorf("%s: back are the threads %v, %v", what, tids, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -105,6 +106,29 @@ func TestReadProcsOfGoneAndThreaded(t *testing.T) {
 	}
 	if tids, err := ReadThreads(gone, "g"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("threads of one removed meanwhile: %v, %v", tids, err)
+	}
+}
+
+// A group of a stored tree in which somebody has put something else for the list is refused,
+// not waited for.
+func TestReadProcsOfNoFile(t *testing.T) {
+	t.Parallel()
+	for what, place := range map[string]func(name string) error{
+		"device":    func(name string) error { return os.Symlink("/dev/null", name) },
+		"directory": func(name string) error { return os.Mkdir(name, 0o700) },
+		"pipe":      func(name string) error { return syscall.Mkfifo(name, 0o600) },
+	} {
+		dir := t.TempDir()
+		if err := place(dir + "/cgroup.procs"); err != nil {
+			t.Fatal(err)
+		}
+		const want = "read cgroup.procs: not a regular file" // not /cgroup.procs: what is above is not known
+		if pids, err := ReadProcs(os.DirFS(dir), "."); pids != nil || err == nil || err.Error() != want {
+			t.Errorf("%s: %v, %v", what, pids, err)
+		}
+		if has, err := HasProcs(os.DirFS(dir), "."); has || err == nil || err.Error() != want {
+			t.Errorf("%s: has processes: %v, %v", what, has, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -307,11 +308,11 @@ func (r *Root) rewrite(d saved) error {
 }
 
 func (r *Root) revertAttach(e *entry) (Outcome, error) {
-	text, err := r.read(e.Path)
+	ids, err := r.listed(e.Path)
 	if err != nil {
 		return Failed, err
 	}
-	if !slices.Contains(strings.Fields(text), e.Value) || r.startTime(e.Value) != e.Start {
+	if !slices.Contains(ids, e.Value) || r.startTime(e.Value) != e.Start {
 		return Gone, nil // ended, or moved on
 	}
 	err = r.write(e.Back, e.Value)
@@ -354,11 +355,11 @@ func (r *Root) revertMkdir(e *entry) (Outcome, error) {
 // of resctrl is gone, the kernel moves all to the default group.
 func (r *Root) sendBack(e *entry) error {
 	for range 2 {
-		text, err := r.read(e.Path + "/" + path.Base(e.Back))
+		ids, err := r.listed(e.Path + "/" + path.Base(e.Back))
 		if err != nil {
 			return IgnoreAbsent(err)
 		}
-		for _, tid := range strings.Fields(text) {
+		for _, tid := range ids {
 			err := r.write(e.Back, tid)
 			switch {
 			case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENODEV):
@@ -369,6 +370,29 @@ func (r *Root) sendBack(e *entry) error {
 		}
 	}
 	return nil
+}
+
+// listed are the processes or threads that a file of a group lists, without the 0 of those of
+// other PID namespaces: written, that is the writer itself. Of a threaded group they are its
+// threads: the first one of a process has its id, and each stands for its process in cgroup.procs
+// of the group that it is written to.
+func (r *Root) listed(name string) (ids []string, err error) {
+	var pids []int
+	switch dir, file := path.Split(name); {
+	case file != procsFile:
+		var text string
+		if text, err = r.read(name); err == nil {
+			pids, err = ParsePIDs([]byte(text))
+		}
+	default:
+		if pids, err = ReadProcs(r.FS(), dir); errors.Is(err, ErrNotSupported) {
+			pids, err = ReadThreads(r.FS(), dir)
+		}
+	}
+	for _, pid := range pids {
+		ids = append(ids, strconv.Itoa(pid))
+	}
+	return ids, err
 }
 
 // occupied names the processes and groups in a group that cannot be removed.

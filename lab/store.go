@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"berth.dev/berth/kernel"
 )
@@ -48,15 +51,13 @@ func Load(path, schema string, r any) error {
 }
 
 // ReadStored reads the JSON text of a stored result, which may be compressed by gzip. A
-// folder stands for the result file in it.
+// folder stands for the result file in it. That it cannot be opened or read is a *fs.PathError;
+// what is no regular file is refused, not waited for.
 func ReadStored(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, ResultFile)
-		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a pipe would be waited for
-			return nil, fmt.Errorf("read result: %s: not a regular file", path)
-		}
+	text, err := readStored(path)
+	if errors.Is(err, syscall.EISDIR) {
+		text, err = readStored(filepath.Join(path, ResultFile))
 	}
-	text, err := os.ReadFile(path)
 	if err == nil && bytes.HasPrefix(text, []byte{0x1f, 0x8b}) { // RFC 1952
 		var r *gzip.Reader
 		if r, err = gzip.NewReader(bytes.NewReader(text)); err == nil {
@@ -67,6 +68,25 @@ func ReadStored(path string) ([]byte, error) {
 		return nil, fmt.Errorf("read result: %w", err)
 	}
 	return text, nil
+}
+
+// readStored reads a file, which whoever has its folder may have put there at any time.
+func readStored(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would be waited for
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, &fs.PathError{Op: "read", Path: name, Err: syscall.EISDIR}
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file; store the result in one", name)
+	}
+	return io.ReadAll(f)
 }
 
 // maxStored bounds what a compressed result may come to: a month of rounds is less.

@@ -3,11 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -68,20 +70,19 @@ Exit status: 0 shown; 1 error, or nothing to show; 2 wrong usage.`,
 	return cmd
 }
 
-// resultsIn are the results in a folder: in folders of their own, or files.
+// resultsIn are the names that results may have in a folder: in folders of their own, or files.
 func resultsIn(folder string) (files []string, err error) {
-	for _, pattern := range []string{"*/" + lab.ResultFile, "*.json", "*.json.gz"} {
-		some, err := filepath.Glob(filepath.Join(folder, pattern))
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range some {
-			if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() { // a pipe would be waited for
-				files = append(files, name)
-			}
+	entries, err := os.ReadDir(folder)
+	for _, e := range entries {
+		name := filepath.Join(folder, e.Name())
+		switch {
+		case strings.HasSuffix(name, ".json"), strings.HasSuffix(name, ".json.gz"):
+			files = append(files, name)
+		case e.IsDir(), e.Type() == fs.ModeSymlink:
+			files = append(files, filepath.Join(name, lab.ResultFile))
 		}
 	}
-	return files, nil
+	return files, err
 }
 
 // readRuns reads the results that are named, or in a folder that is: of one experiment. left
@@ -95,14 +96,16 @@ func readRuns(args []string, kind string) (runs []report.Side, left map[string]i
 		}
 	}
 	left = map[string]int{}
+	kinds := map[string]string{} // of the files
 	var unread error
 	for _, file := range files {
 		const none = "\x00" // the kind of no result: only the kind is read
 		side, err := catalog.SideOf(file, none)
 		switch {
 		case errors.Is(err, catalog.ErrOther):
+			kinds[file] = side.Kind
 			left[side.Kind]++
-		case folder == "":
+		case folder == "", isUnreadable(err):
 			return nil, nil, err
 		default:
 			unread = err // a file of something else, maybe
@@ -119,15 +122,21 @@ func readRuns(args []string, kind string) (runs []report.Side, left map[string]i
 		return nil, nil, exitStatus{exitUsage, fmt.Errorf("lab history: results of %s and of %s: want one experiment (--experiment)", kind, strings.Join(slices.Sorted(maps.Keys(left)), ", "))}
 	}
 	for _, file := range files {
+		if kinds[file] != kind {
+			continue
+		}
 		side, err := catalog.SideOf(file, kind)
-		switch {
-		case err == nil:
-			runs = append(runs, side)
-		case !errors.Is(err, catalog.ErrOther) && side.Kind == kind:
+		if err != nil {
 			return nil, nil, err
 		}
+		runs = append(runs, side)
 	}
 	return runs, left, nil
+}
+
+// isUnreadable reports whether there is a file that cannot be read: it may be of the series.
+func isUnreadable(err error) bool {
+	return is[*fs.PathError](err) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
 }
 
 // mainKind is that which is followed unless told otherwise: berth lab's, or that of most results.

@@ -51,15 +51,38 @@ func TestHistoryOfAnExperiment(t *testing.T) {
 	}
 }
 
-// What is no file in a folder of results, as a pipe, is left out.
+// What is no result in a folder, as a pipe, is left out. A file that cannot be read may be one,
+// and is an error.
 func TestResultsInAFolder(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	want := filepath.Join(dir, "b.json")
-	if err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "a.json"), 0o600), os.WriteFile(want, nil, 0o600)); err != nil {
+	computes(t)
+	dir := filepath.Join(t.TempDir(), "[results]")
+	at := func(name string) string { return filepath.Join(dir, name) }
+	result, err := filepath.Abs("../../docs/measurements/results/readme.json.gz")
+	err = errors.Join(err, os.MkdirAll(at("a/folder"), 0o700), os.MkdirAll(at("b.json"), 0o700), os.Symlink(result, at("a/result.json")),
+		os.Symlink(result, at("b.json/result.json")), os.Symlink(result, at("c.json.gz")), os.Symlink(at("a"), at("d")),
+		os.Symlink(result, at("e")), os.Symlink("gone", at("f.json")), os.Mkdir(at("g"), 0o700), syscall.Mkfifo(at("h.json"), 0o600))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if files, err := resultsIn(dir); !slices.Equal(files, []string{want}) || err != nil {
-		t.Errorf("%v, %v", files, err)
+	runs, left, err := readRuns([]string{dir}, "")
+	var names []string
+	for _, run := range runs {
+		names = append(names, strings.TrimPrefix(run.Name, dir+"/"))
+	}
+	if want := []string{"a/result.json", "b.json", "c.json.gz", "d/result.json"}; !slices.Equal(names, want) || len(left) > 0 || err != nil {
+		t.Errorf("%q, %v, %v; want %q", names, left, err, want)
+	}
+	if err := os.Symlink("loop.json", at("loop.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := readRuns([]string{dir}, ""); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("with one that cannot be opened: %v", err)
+	}
+	if err := syscall.Mkfifo(at("result.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := readRuns([]string{dir}, ""); err == nil || !strings.Contains(err.Error(), "result.json: not a regular file") {
+		t.Errorf("with a pipe for its own result: %v", err)
 	}
 }

@@ -61,6 +61,7 @@ not be restored or read, or a guard runs that has active remedies, 2 for wrong u
 	cmd.Flags().StringVar(&r.logs, "undo-logs", "", "`directory` of the undo logs (default: see above)")
 	cmd.Flags().StringVar(&r.logs, "journal", "", "the former name of --undo-logs")
 	_ = cmd.Flags().MarkHidden("journal") // it is there
+	exclusive(cmd, "undo-logs", "journal")
 	cmd.Flags().String("state", "", "state directory of the node, if an agent's configuration names another (stateDir)")
 	outputFlag(cmd, "text or json")
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be restored, and change nothing")

@@ -242,6 +242,9 @@ func TestMissingState(t *testing.T) {
 			t.Errorf("%s: status %d, %s%s", flag, code, out, errs)
 		}
 	}
+	if code, out, errs := runRestore("--root", dir, "--undo-logs", dir, "--journal", missing); code != exitUsage || !strings.Contains(errs, "only one of them") {
+		t.Errorf("both names: status %d, %s%s", code, out, errs)
+	}
 }
 
 // A flag of text that is given and empty, as by an unset shell variable, is wrong usage.
@@ -249,7 +252,7 @@ func TestEmptyFlags(t *testing.T) {
 	t.Parallel()
 	dir := placedHost(t)
 	for _, args := range [][]string{
-		{"restore", "--all", "--state", ""}, {"restore", "--undo-logs="}, {"ps", "--socket="}, {"ps", "--state="}, {"map", "--root="}, {"agent", "--config="},
+		{"restore", "--all", "--state", ""}, {"restore", "--undo-logs="}, {"restore", "--journal="}, {"ps", "--socket="}, {"ps", "--state="}, {"map", "--root="}, {"agent", "--config="},
 		{"agent", "--socket="}, {"run", "--name=", "--", "true"}, {"run", "--confine=", "--", "true"}, {"move", "api", "--cpuset="}, {"move", "api", "--cpuset=1", "--mems="},
 		{"explain", ""}, {"release", ""}, {"guard", "--sensitive="}, {"run", "--bind=", "--", "true"}, {"run", "--exclusive=", "--", "true"}, {"ps", "--interval="}, {"resize", "api", "--mems="}, {"diagnose", "--cgroup="}, {"config", "check", "-o", ""}, {"topo", "--machine="},
 	} {
