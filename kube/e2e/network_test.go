@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/kernel/traffic"
@@ -101,7 +102,7 @@ func (c *cluster) networkOf(t *testing.T, pod, container string) *os.File {
 // outside is a cable from the node to another network, in which somebody answers.
 func outside(t *testing.T) *nodekit.Cable {
 	t.Helper()
-	other, err := nodekit.Network()
+	other, err := netlink.New()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,20 +97,6 @@ func (c *Cable) Close() (err error) {
 		}
 	}
 	return err
-}
-
-// Network is a network with no device but lo, while the file is open or a device leads to it.
-func Network() (is *os.File, err error) {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this
-		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
-		if err == nil {
-			is, err = os.Open("/proc/thread-self/ns/net")
-		}
-		done <- err
-	}()
-	return is, <-done
 }
 
 // Peer is who answers. Bytes are those of the payload, by the kernel's count: a program may be

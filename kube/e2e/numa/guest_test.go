@@ -29,6 +29,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/netlink"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/kube/e2e/nodekit"
@@ -599,7 +600,7 @@ func TestBandwidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := traffic.Over(top).FS()
-	other, err := nodekit.Network()
+	other, err := netlink.New()
 	if err != nil {
 		t.Fatal(err)
 	}
