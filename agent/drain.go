@@ -59,8 +59,8 @@ func (g *groups) drain(w *Workload, log *kernel.UndoLog) error {
 	return errors.Join(errs...)
 }
 
-// threaded is the error of a workload's own threaded group: the group that has its processes is none of
-// the workload's, and may have others. One that is empty is none.
+// threaded is the error of a workload's own threaded group, unless that is empty: its processes are listed
+// in a group above, which is not the workload's and may have others.
 func (g *groups) threaded(dir string) error {
 	has, err := kernel.HasProcs(g.root.FS(), dir)
 	if err != nil || !has {

@@ -111,9 +111,10 @@ type workload struct {
 	seen     int                 // windows judged, up to lookBack
 	// quotaUntil is until when its quota, which ran out, may explain what is seen.
 	quotaUntil watch.Time
-	// ownUntil likewise: a burst of its own, in which its threads waited for each other.
+	// ownUntil likewise: a burst of its own.
 	ownUntil watch.Time
-	full     watch.Time // the end of the last window in which others had most of its full CPUs; 0 is never
+	// full is the end of the last window in which others had most of its full CPUs.
+	full watch.Time
 }
 
 // New returns a Detector without workloads.

@@ -196,7 +196,7 @@ const (
 	leastMore  = 2
 )
 
-// fullWindows is for how many windows full CPUs are remembered.
+// fullWindows is for how many more windows it is remembered that others had most of the full CPUs.
 const fullWindows = 2
 
 // explained says whether throttling or steal may explain what is seen on the
