@@ -283,7 +283,12 @@ func (g *Guard) change(ctx context.Context, mode config.GuardMode) error {
 	}
 	g.mu.Lock()
 	g.mode = mode
+	ended := g.runner != runner // amid the change
 	g.mu.Unlock()
+	if ended {
+		g.restart(mode)
+		return nil
+	}
 	if err != nil {
 		return err // the mode has changed; something could not be restored yet
 	}
@@ -345,14 +350,11 @@ func (g *Guard) run(ctx context.Context) {
 		again, err := g.once(ctx)
 		if err != nil {
 			err = errors.Join(err, g.restore())
+			g.mu.Lock()
+			g.reason = err.Error()
+			g.mu.Unlock()
 			g.complain("it has ended", err)
 		}
-		g.mu.Lock()
-		g.runner = nil
-		if err != nil {
-			g.reason = err.Error()
-		}
-		g.mu.Unlock()
 		if !again {
 			return
 		}
@@ -395,6 +397,11 @@ func (g *Guard) Run(ctx context.Context) error {
 	g.mu.Lock()
 	g.runner, g.reason = runner, ""
 	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		g.runner = nil
+		g.mu.Unlock()
+	}()
 	probe := runner.Status().Probe
 	if probe.Reason != "" && conf.Guard.Probe != config.ProbeNever {
 		g.complain("it goes on", errors.New(probe.Reason))
