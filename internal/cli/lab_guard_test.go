@@ -192,6 +192,7 @@ func TestProtocolFiles(t *testing.T) {
 	if p := read("guard-rested.yaml"); time.Duration(p.Rest) < 35*time.Second || p.Length() > 25*time.Minute || p.Probe != guard.ProbeNeeded || p.Window != 0 {
 		t.Errorf("rest %s, length %s, probe %s, window %s", p.Rest, p.Length(), p.Probe, p.Window)
 	}
+	read("guard-truths-quarter.yaml")
 	// 300 onsets of the guard at least, and every truth with the simplest guard as well.
 	p := read("guard-truths.yaml")
 	onsets, arms := 0, map[string][]string{}
