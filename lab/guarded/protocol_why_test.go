@@ -319,3 +319,73 @@ func (a *ProtocolAnalysis) accusations(of func(suspect string) bool) (all accuse
 	slices.Sort(all.others)
 	return all
 }
+
+// whyTruths is what guard-truths.md says of single onsets.
+func whyTruths(a *ProtocolAnalysis) (said []string) {
+	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
+	next, onsets, hit := 0, map[string]int{}, map[string]int{}
+	var first, second, one int
+	var before, after, use, reactions []float64
+	for i := range a.Quadruplets {
+		q := &a.Quadruplets[i]
+		for n, p := range q.of.Periods {
+			if q.Arm == Placebo || !q.of.second(n) {
+				continue
+			}
+			judged := a.Onsets[next]
+			if next++; q.Arm != Guarded {
+				continue
+			}
+			onsets[q.fault.Name]++
+			if judged.Innocent > 0 {
+				hit[q.fault.Name]++
+			}
+			if judged.Fresh && !slices.Contains([]string{Outside, Foreign, Bursty}, q.fault.Name) {
+				reaction := math.Inf(1)
+				if judged.Reaction != nil {
+					reaction = *judged.Reaction
+				}
+				reactions = append(reactions, reaction)
+			}
+			groups := map[string]bool{}
+			for _, e := range p.Events {
+				bystander := e.Action != nil && e.Action.Group == lab.Bystander
+				switch {
+				case e.Outcome == control.Applied:
+					if q.fault.Name == Innocent && bystander {
+						if len(groups) > 0 {
+							second++
+						} else {
+							first++
+						}
+					}
+					groups[e.Action.Group] = true
+				case e.Outcome == control.Kept && q.fault.Name == Innocent && bystander:
+					before, after = append(before, e.Effect.RunDelay.Before), append(after, e.Effect.RunDelay.After)
+				}
+			}
+			if q.fault.Name == Two && len(groups) == 1 {
+				one++
+			}
+			if q.fault.Name == Innocent {
+				use = append(use, p.Use.Bystander/p.Use.Seconds)
+			}
+		}
+	}
+	slices.Sort(before)
+	slices.Sort(after)
+	slices.Sort(use)
+	slices.Sort(reactions)
+	add("in %d of %d onsets of `innocent` the guard set the bystander idle, in %d of them after the neighbour, in %d before", hit[Innocent], onsets[Innocent], second, first)
+	add("The bystander used %s CPUs", fromTo("%.2f", use))
+	add("waited %s s per second for others before, and %s after", fromTo("%.2f", before), fromTo("%.2f", after))
+	add("in %d of %d onsets of `two` only one of the two hogs was acted on", one, onsets[Two])
+	within := 0
+	for _, r := range reactions {
+		if r <= 0.2 {
+			within++
+		}
+	}
+	add("%d of %d onsets with a group to blame had a remedy within 0.2 s, half within %.2f", within, len(reactions), reactions[len(reactions)/2])
+	return said
+}
