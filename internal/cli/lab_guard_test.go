@@ -193,6 +193,7 @@ func TestProtocolFiles(t *testing.T) {
 		t.Errorf("rest %s, length %s, probe %s, window %s", p.Rest, p.Length(), p.Probe, p.Window)
 	}
 	read("guard-truths-quarter.yaml")
+	read("guard-truths-again.yaml")
 	// 300 onsets of the guard at least, and every truth with the simplest guard as well.
 	p := read("guard-truths.yaml")
 	onsets, arms := 0, map[string][]string{}
