@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 )
@@ -96,6 +98,37 @@ func TestFullDiskInjected(t *testing.T) {
 			if all, err := n.List(ctx); err != nil || len(all) > 0 {
 				t.Errorf("%s, %s: left %v, %v", what, layout, all, err)
 			}
+		}
+	}
+}
+
+// A workload whose place is gone is told of once its new place, or its end, is on record.
+func TestReplacedIsToldOnceNoted(t *testing.T) {
+	t.Parallel()
+	for kind, allowed := range map[EventKind]string{Changed: "4-7", Dropped: "7"} {
+		h := newHost(t, layouts()["v2"])
+		first := h.open()
+		h.place(first, spec("api", place.LSE, 2000, 0))
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h.opt.Config.Allowed, h.events = cpuset.MustParse(allowed), nil
+		n, err := newNode(h.options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := &fs.PathError{Op: "change", Path: "record", Err: syscall.EIO}
+		n.touch = func(string) error { return full }
+		recover := func() error { return n.change(t.Context(), func(*transaction) error { return nil }) }
+		if err := recover(); !errors.Is(err, full) || slices.Contains(h.kinds(), kind) {
+			t.Errorf("%v: told %v, %v", kind, h.events, err)
+		}
+		n.touch = nil
+		if err := recover(); err != nil || !slices.Contains(h.kinds(), kind) {
+			t.Errorf("%v: told %v, %v", kind, h.events, err)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
