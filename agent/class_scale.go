@@ -53,7 +53,7 @@ func (n *Node) Scale(ctx context.Context) error {
 			return fmt.Errorf("scale pools: %w", err)
 		}
 		next := scaling{map[string]power.Level{}, stat, n.opt.Now()}
-		busy := busyOf(n.scaling.stat, stat)
+		busy := stat.BusySince(&n.scaling.stat)
 		var changed []string
 		for _, w := range n.powerWishes(t.snapshot) {
 			if w.Level == 0 {
@@ -120,21 +120,4 @@ func (n *Node) nextLevel(w power.Wish, busy map[int]float64, took time.Duration)
 	}
 	windows, err := n.power.Windows(n.root.FS(), w.CPUs, busy)
 	return w.Profile.Scale.Next(n.scaling.levels[w.Who], windows, took, least, most), err
-}
-
-// busyOf is the part of the time between two readings in which CPUs were busy; none of a
-// CPU that is not in both.
-func busyOf(before, now proc.Stat) map[int]float64 {
-	old := map[int]proc.Times{}
-	for _, c := range before.CPUs {
-		old[c.ID] = c.Times
-	}
-	busy := map[int]float64{}
-	for _, c := range now.CPUs {
-		was, ok := old[c.ID]
-		if since := c.Since(was); ok && since.All() > 0 {
-			busy[c.ID] = float64(since.Busy()) / float64(since.All())
-		}
-	}
-	return busy
 }

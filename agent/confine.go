@@ -99,7 +99,7 @@ func (g *groups) confined(c *Transition, taken cpuset.Set) (dirs map[string]bool
 // be done by giving back.
 func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, error) {
 	members, err := g.followers(c, dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if kernel.Absent(err) {
 		return nil, nil
 	}
 	if err != nil {

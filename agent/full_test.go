@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 )
@@ -96,6 +98,52 @@ func TestFullDiskInjected(t *testing.T) {
 			if all, err := n.List(ctx); err != nil || len(all) > 0 {
 				t.Errorf("%s, %s: left %v, %v", what, layout, all, err)
 			}
+		}
+	}
+}
+
+// A workload whose place is gone is told of once its new place, or its end, is on record: what a
+// later node finds and tells was not told before. Each change of the records fails in turn.
+func TestReplacedIsToldOnceNoted(t *testing.T) {
+	t.Parallel()
+	for kind, allowed := range map[EventKind]string{Changed: "4-7", Dropped: "7"} {
+		failed := 0
+		for room, alive := 0, false; !alive; room++ {
+			h := newHost(t, layouts()["v2"])
+			first := h.open()
+			h.place(first, spec("api", place.LSE, 2000, 0))
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			h.opt.Config.Allowed, h.events = cpuset.MustParse(allowed), nil
+			n, err := newNode(h.options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := room
+			n.touch = func(op string) error {
+				if left--; left < 0 {
+					return &fs.PathError{Op: op, Path: "record", Err: syscall.EIO}
+				}
+				return nil
+			}
+			err = n.change(t.Context(), func(*transaction) error { return nil })
+			alive = err == nil
+			if err := n.Close(); err != nil {
+				t.Fatal(err)
+			}
+			told := slices.Contains(h.kinds(), kind)
+			if !told {
+				failed++
+			}
+			h.events = nil
+			h.open()
+			if again := slices.Contains(h.kinds(), kind); told && again || alive && !told {
+				t.Errorf("%v, room for %d changes: told %v, and then %v", kind, room, told, again)
+			}
+		}
+		if failed == 0 {
+			t.Errorf("%v: nothing failed before it was told", kind)
 		}
 	}
 }

@@ -31,7 +31,7 @@ type groups struct {
 	protect []string
 	// io is what a workload has by its I/O class; nil without any.
 	io func(*Spec) (ioClass, error)
-	// without is told who goes without a limit, and why.
+	// without is told which workload goes without a limit, and why.
 	without func(id string, err error)
 	// refused are the limits that the kernel refused; nil remembers none.
 	refused *refusals
@@ -259,13 +259,10 @@ func (g *groups) below(w *Workload) []string {
 	found := map[string]bool{}
 	for i, dir := range w.Dirs {
 		base := g.base.Dirs()[i]
-		// What vanishes meanwhile is not there.
-		_ = fs.WalkDir(g.root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
-			if err == nil && e.IsDir() && name != dir {
-				found[strings.TrimPrefix(name, base+"/")] = true
-			}
-			return nil
-		})
+		all, _ := cgroup.Below(g.root.FS(), dir) // what cannot be read is not there
+		for _, name := range all {
+			found[strings.TrimPrefix(name, base+"/")] = true
+		}
 	}
 	return slices.Sorted(maps.Keys(found))
 }

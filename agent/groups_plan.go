@@ -173,7 +173,7 @@ func (g *groups) attach(c *Transition, id string, fresh bool) (plan kernel.Plan,
 	if len(plan) == 0 || w.Spec.PID != 0 && c.Before(id) == nil {
 		return plan, nil
 	}
-	// Of those that were listed, leave out who has left, or got the number, since.
+	// Leave out the processes that have left since they were listed, or got the number since.
 	now, _, err := group.Procs()
 	return slices.DeleteFunc(plan, func(s kernel.Step) bool {
 		return !slices.ContainsFunc(now, func(pid int) bool { return s.Value == strconv.Itoa(pid) })

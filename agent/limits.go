@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"reflect"
@@ -268,7 +267,7 @@ func (g *groups) unlimited(group cgroup.Group, all knob.Settings, unweighted boo
 			return err
 		}
 		text, err := readText(g.root, path.Join(dir, f.Name))
-		if errors.Is(err, fs.ErrNotExist) {
+		if kernel.Absent(err) {
 			continue
 		}
 		if err != nil {
@@ -355,7 +354,7 @@ func (g *groups) needs(c *Transition, group cgroup.Group, settings knob.Settings
 func (g *groups) differing(c *Transition, plan kernel.Plan) (differs kernel.Plan, err error) {
 	for _, s := range plan {
 		_, same, err := g.root.Shows(s)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if kernel.IgnoreAbsent(err) != nil {
 			return nil, err
 		}
 		if !same && !c.Yielded(s.Path) {

@@ -162,7 +162,7 @@ func (g *groups) stat(dir string) (*syscall.Stat_t, error) {
 // no system call or io/fs finds it: users can make such groups. One that has no CPUs of
 // its own is in nobody's way, and the kernel refuses to narrow what is around another.
 func unreachable(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, syscall.ENAMETOOLONG)
+	return kernel.Absent(err) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 // isLeaf reports whether a group is known to have none below it.
@@ -206,7 +206,7 @@ func (g *groups) place(subtrees []*subtree, c *Transition) (kernel.Plan, error) 
 			return nil, err
 		}
 	}
-	// Units that go from the same CPUs to the same ones go together.
+	// Subtrees that go from the same CPUs to the same ones go together.
 	type way struct{ have, want cpuset.Set }
 	var assignments []cgroup.Assignment
 	moveGroups, known := [][]*subtree{}, map[way]int{}
@@ -267,7 +267,7 @@ func (p *placing) widenParent(parent string, subtrees []*subtree) error {
 		return nil
 	}
 	have, err := readSet(p.root, parent+"/"+cpusFile)
-	if errors.Is(err, fs.ErrNotExist) {
+	if kernel.Absent(err) {
 		return nil // made by this plan
 	}
 	if err == nil && !have.Contains(p.allowed) {

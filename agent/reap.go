@@ -141,8 +141,8 @@ func (t *transaction) markReleasing(id string) error {
 	return err
 }
 
-// killAgain sends SIGKILL to the processes of a workload that is being released: whoever
-// did so may have been killed before, or have given up waiting.
+// killAgain sends SIGKILL to the processes of a workload that is being released: the process
+// that released it may have been killed before, or have given up waiting.
 func (t *transaction) killAgain(id string) {
 	b := t.records[id]
 	if !b.Workload.Releasing {

@@ -53,7 +53,7 @@ func (r *refusals) written(kind ClassKind, plan kernel.Plan) {
 }
 
 // planned notes all that is to be written of a kind to some files: what is not among it is shown
-// already, whoever wrote it.
+// already.
 func (r *refusals) planned(kind ClassKind, plan kernel.Plan, to func(path string) bool) {
 	if r != nil {
 		maps.DeleteFunc(r.of, func(of refusedWrite, _ *desired.Retry) bool {

@@ -38,7 +38,7 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			return err
 		}
 		if t.corrupt() != nil {
-			return nil // what a repair would take from whom is not known
+			return nil // it is not known from which workload a repair would take what
 		}
 		if profiles, text, changed := n.rescheduled(); changed {
 			if err := t.converge(); err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"reflect"
 	"slices"
@@ -112,7 +111,7 @@ func (n *Node) Revise(ctx context.Context, r Revision, commit func() (undo func(
 	const most = 3 // of groups that vanish while they are looked at
 	for try := 1; ; try++ {
 		next, effects, err = n.revise(ctx, &r, commit)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) || try == most {
+		if err == nil || !kernel.Absent(err) || try == most {
 			return next, effects, err
 		}
 	}
@@ -244,7 +243,7 @@ func (d *revising) decide(n *Node, r *Revision) error {
 	return nil
 }
 
-// placeAll gives places to the evicted workloads and to those that are wanted, and returns who gets
+// placeAll gives places to the evicted workloads and to those that are wanted, and returns which get
 // none, and why. Those that others stand in the way of are tried again once these have moved.
 func (a *adding) placeAll(specs []Spec, evicted []string) (refused map[string]error) {
 	wanted, refused := map[string]*Spec{}, map[string]error{}

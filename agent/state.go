@@ -262,7 +262,8 @@ func (n *Node) load(b *nodeState, texts map[string][]byte, bad map[string]error)
 // committed batch says counts as if it were installed, so that more can wait.
 const manyRecords = 16
 
-// installLater installs a committed batch, unless the next transaction has.
+// installLater installs a committed batch, unless the next transaction has. What fails is tried
+// again by that one, which returns the error.
 func (n *Node) installLater() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -270,9 +271,7 @@ func (n *Node) installLater() {
 		return
 	}
 	n.held.changed = false
-	if err := n.end(n.held.install(*n.held.cut)); err != nil {
-		n.tell(Failed, "", "", "note a change: "+err.Error())
-	}
+	_ = n.end(n.held.install(*n.held.cut))
 }
 
 // install carries out a committed batch. It may be done any number of times: until

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -126,7 +125,7 @@ func (s *Surroundings) others(c *Transition) (kernel.Plan, error) {
 	slices.Sort(placed)
 	for _, id := range placed {
 		u, err := s.g.subtree(c, id, false)
-		if errors.Is(err, fs.ErrNotExist) {
+		if kernel.Absent(err) {
 			continue // it has ended, and is released at the next look
 		}
 		if err != nil {

@@ -88,8 +88,6 @@ func (t *transaction) markDirtyIfPossible() error {
 func (t *transaction) recover(ids []string) error {
 	if !t.recovered {
 		ids = t.ids()
-	}
-	if !t.recovered {
 		if err := t.recoverGuard(); err != nil {
 			return err
 		}
@@ -171,19 +169,15 @@ func (t *transaction) replace() error {
 		if _, ok := t.state.Grant(id); ok {
 			continue
 		}
-		b := *t.records[id]
-		next, err := t.decide(t.state, &b.Workload.Spec)
-		to := snapshot{next, t.records}
+		next, err := t.decide(t.state, &t.records[id].Workload.Spec)
+		to, kind, text := snapshot{next, t.records}, Changed, "its place is gone; it has another"
 		if err != nil {
-			to = snapshot{t.state, without(t.records, id)}
-			t.n.tell(Dropped, id, "", fmt.Sprintf("its place is gone, and there is no other: %v", err))
+			to, kind, text = snapshot{t.state, without(t.records, id)}, Dropped, fmt.Sprintf("its place is gone, and there is no other: %v", err)
 		}
 		if err := t.save(to); err != nil {
 			return err
 		}
-		if err == nil && to.records[id] != nil {
-			t.n.tell(Changed, id, "", "its place is gone; it has another")
-		}
+		t.n.tell(kind, id, "", text)
 	}
 	return nil
 }

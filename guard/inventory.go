@@ -26,12 +26,12 @@ type inventory struct {
 	all       map[string]*member
 	names     []string // of all, in order
 	sensitive []string
-	cares     bool // a workload is looked after: only then does it matter who may use which CPUs
+	cares     bool // a workload is looked after: only then the CPUs of groups matter
 	looks     int
 	// sought are suspects that were looked for since soughtFrom.
 	sought     map[string]bool
 	soughtFrom watch.Time
-	// around are groups that hold nothing but best-effort work, and how they are set.
+	// ancestors are groups that hold nothing but best-effort work, and how they are set.
 	ancestors map[string]actuate.Settings
 	// yielding says of groups around others, by this look, whether they are set to yield.
 	yielding    map[string]bool

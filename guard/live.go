@@ -11,7 +11,7 @@ func OpenHost(root string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return host, host.Closely(nil) // until it is known who is looked after
+	return host, host.Closely(nil) // until it is known which groups are looked after
 }
 
 var _ Sensors = (*Host)(nil)

@@ -64,7 +64,7 @@ func (r *Runner) release(ctx context.Context) error {
 	defer r.mu.Unlock()
 	var errs []error
 	events := r.loop.Release(ctx)
-	if r.loop.Mode() == control.Enforce {
+	if r.loop.Mode() != control.Preview { // in which nothing was active
 		r.acted(events)
 	}
 	if d, ok := r.o.Actuator.(divider); ok {
@@ -228,7 +228,7 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 			r.noProbe = r.o.Sensors.Probe()
 		}
 	}
-	if r.fast != nil && r.noProbe != nil { // it is gone for good: the 1 s windows goes on
+	if r.fast != nil && r.noProbe != nil { // it is gone for good: the slow windows go on
 		r.failed(fmt.Errorf("run-queue probe: %w", r.noProbe))
 		r.disarmed()
 		r.fast = nil

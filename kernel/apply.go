@@ -148,7 +148,7 @@ func (r *Root) prepare(s Step) (*entry, error) {
 		if err == nil {
 			return nil, errExist
 		}
-		if !gone(err) {
+		if !Absent(err) {
 			return nil, err
 		}
 		return e, nil

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -226,6 +227,47 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 			t.Errorf("others wrote %s: still noted: %+v, %v", last, report, err)
 		}
 	}
+}
+
+// TestApplyBeside applies plans of different files at the same time with one log, of which the
+// kernel makes another value of one.
+func TestApplyBeside(t *testing.T) {
+	t.Parallel()
+	root, k := fake(t, fakekernel.V1())
+	before := tree(t, k)
+	j, _ := undoLog(t, root)
+	ended := make(chan struct{})
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		for {
+			undo, err := Apply(root, Plan{{Op: Mkdir, Path: v1cpu + "/beside"}}, j)
+			if err == nil {
+				err = undo()
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
+	})
+	if _, err := Apply(root, oneWrite, j); err != nil {
+		t.Error(err)
+	}
+	write(t, root, v1cpu+"/cpu.shares", "55")
+	if _, err := Apply(NewRoot(root.Name(), shows{k, "77"}), oneWrite, j); err == nil {
+		t.Error("the kernel made 77 of it")
+	}
+	close(ended)
+	beside.Wait()
+	if items, err := j.Undo(func(Step) bool { return true }); err != nil || len(items) != 1 || items[0].Outcome != Restored {
+		t.Errorf("undone %+v, %v", items, err)
+	}
+	sameTree(t, k, before)
 }
 
 func TestUndoLeavesOthersValues(t *testing.T) {

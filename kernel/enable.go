@@ -26,7 +26,7 @@ func (r *Root) children(dir string) (map[string]uint64, error) {
 		switch {
 		case err == nil:
 			found[entry.Name()] = inode
-		case !gone(err):
+		case !Absent(err):
 			return nil, err
 		}
 	}

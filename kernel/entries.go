@@ -51,17 +51,17 @@ func (l *UndoLog) made(e *entry) error { return l.append(record{Seq: e.seq, Made
 // also notes a further value that is Berth's own, before or as soon as the
 // kernel shows it.
 func (l *UndoLog) also(e *entry, value string) error {
-	if !e.covered || e.seq != 0 {
-		if err := l.append(record{Seq: e.seq, Also: &value}); err != nil {
-			return err
-		}
-	}
 	e.Also = append(e.Also, value)
-	if e.covered && e.seq != 0 {
+	if l == nil || e.covered && e.seq == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.covered {
 		i := slices.IndexFunc(l.entries, func(n *entry) bool { return n.seq == e.seq })
 		l.entries[i].Also = append(l.entries[i].Also, value)
 	}
-	return nil
+	return l.write(record{Seq: e.seq, Also: &value})
 }
 
 func (l *UndoLog) undoing(e *entry) error {
@@ -77,11 +77,11 @@ func (l *UndoLog) undone(e *entry) error {
 	if l == nil || e.covered {
 		return nil
 	}
-	if err := l.append(record{Seq: e.seq, Undone: true}); err != nil {
-		return err
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.write(record{Seq: e.seq, Undone: true}); err != nil {
+		return err
+	}
 	l.forget(e)
 	l.shorten()
 	return nil
@@ -196,7 +196,7 @@ func (l *UndoLog) Outdated(path string) bool {
 
 func (r *Root) isSame(e *entry) bool {
 	inode, err := r.inode(e.Path)
-	return err == nil && !another(e.Inode, inode) || err != nil && !gone(err)
+	return err == nil && !another(e.Inode, inode) || err != nil && !Absent(err)
 }
 
 // Undo undoes the entries that match, the last first, as Restore does. The error joins

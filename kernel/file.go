@@ -80,8 +80,6 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 	for {
 		n, err := pread(f.fd, buf, 0)
 		switch {
-		case err == syscall.EINTR:
-			continue
 		case err != nil:
 			return nil, buf, &fs.PathError{Op: "read", Path: f.Path(), Err: err}
 		case n < len(buf):
@@ -95,11 +93,16 @@ func (f File) Read(buf []byte) (text, grown []byte, err error) {
 // memory in microseconds; to make ready for a wait costs as much, and wakes other threads.
 
 func pread(fd int, buf []byte, at int) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_PREAD64, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), uintptr(at), 0, 0)
-	if errno != 0 {
-		return 0, errno
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_PREAD64, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), uintptr(at), 0, 0)
+		switch errno {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
 	}
-	return int(n), nil
 }
 
 func openat(dir int, name string) (int, error) {
@@ -127,8 +130,6 @@ func (f File) ReadAll(buf []byte) (text, grown []byte, err error) {
 		}
 		n, err := pread(f.fd, buf[size:], size)
 		switch {
-		case err == syscall.EINTR:
-			continue
 		case err != nil:
 			return nil, buf, &fs.PathError{Op: "read", Path: f.Path(), Err: err}
 		case n == 0:

@@ -41,11 +41,11 @@ func ReadMountsOf(fsys fs.FS, pid string) ([]Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseMounts(string(text))
+	return parseMounts(string(text))
 }
 
-// ParseMounts reads the text of /proc/PID/mountinfo, in the file's order.
-func ParseMounts(text string) ([]Mount, error) {
+// parseMounts reads the text of /proc/PID/mountinfo, in the file's order.
+func parseMounts(text string) ([]Mount, error) {
 	var mounts []Mount
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -220,7 +220,7 @@ func (g *ground) outside(name string) error {
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := fs.Lstat(g.fsys, at)
 		switch {
-		case err != nil && !gone(err):
+		case err != nil && !Absent(err):
 			return fmt.Errorf("cannot be looked at: %w", bare(err))
 		case err == nil && info.Mode().Type() == fs.ModeSymlink:
 			return fmt.Errorf("leads through a symbolic link, /%s", at)

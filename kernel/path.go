@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"errors"
-	"io/fs"
 	"path"
 	"strings"
 )
@@ -67,12 +65,4 @@ func inSlices(dir string) bool {
 		}
 	}
 	return true
-}
-
-// IgnoreAbsent returns nil for an error that says that a file is not there, else the error.
-func IgnoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

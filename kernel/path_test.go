@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 	"testing"
 )
 
@@ -107,7 +108,7 @@ func TestCovers(t *testing.T) {
 
 func TestIgnoreAbsent(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{fs.ErrNotExist, fmt.Errorf("read x: %w", fs.ErrNotExist), nil} {
+	for _, err := range []error{fs.ErrNotExist, fmt.Errorf("read x: %w", fs.ErrNotExist), &fs.PathError{Op: "read", Path: "x", Err: syscall.ENODEV}, nil} {
 		if got := IgnoreAbsent(err); got != nil {
 			t.Errorf("IgnoreAbsent(%v) = %v", err, got)
 		}

@@ -169,8 +169,8 @@ func WritePrivateFile(name string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// ReplacePrivateFile writes the text of a file, or makes it, in one step: who is killed leaves
-// the former text or this one.
+// ReplacePrivateFile writes the text of a file, or makes it, in one step: a process that is
+// killed leaves the former text or this one.
 func ReplacePrivateFile(name string, text []byte) error {
 	err := WritePrivateFile(name+".new", text)
 	if err == nil {
@@ -223,12 +223,8 @@ func lock(f *os.File, wait bool) error {
 	if !wait {
 		how |= syscall.LOCK_NB
 	}
-	for {
-		err := syscall.Flock(int(f.Fd()), how)
-		if err != syscall.EINTR {
-			return err
-		}
-	}
+	_, err := ignoreEINTR(func() (int, error) { return 0, syscall.Flock(int(f.Fd()), how) })
+	return err
 }
 
 // Unlock gives a lock back and closes its file. Closing alone would leave the lock to a

@@ -96,15 +96,14 @@ func writeOnce(f *os.File, name, data string) error {
 	}
 	var n int
 	var werr error
-	if err := conn.Write(func(fd uintptr) bool {
+	if err := conn.Control(func(fd uintptr) {
 		// os.File sets O_NONBLOCK on files that can be polled, as files of control
 		// groups can. Newer kernels (7.3, not 6.12) reclaim nothing when such a writer
 		// lowers memory.high.
-		if werr = syscall.SetNonblock(int(fd), false); werr != nil {
-			return true
+		if werr = syscall.SetNonblock(int(fd), false); werr == nil {
+			// A signal interrupts memory.limit_in_bytes of v1 while it reclaims, before the limit is set.
+			n, werr = ignoreEINTR(func() (int, error) { return syscall.Write(int(fd), []byte(data)) })
 		}
-		n, werr = syscall.Write(int(fd), []byte(data))
-		return werr != syscall.EAGAIN
 	}); err != nil {
 		return err
 	}
@@ -241,8 +240,16 @@ func (r *Root) startTime(pid string) string {
 	return p.Start
 }
 
-// gone reports whether err means that the object no longer exists. A removed
-// cgroup's files answer ENODEV while they are open.
-func gone(err error) bool {
+// Absent reports whether an error says that a file is not there. The open files of a control
+// group that was removed answer ENODEV.
+func Absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}
+
+// IgnoreAbsent returns nil for an error that says that a file is not there, else the error.
+func IgnoreAbsent(err error) error {
+	if Absent(err) {
+		return nil
+	}
+	return err
 }

@@ -106,7 +106,7 @@ func (r *Root) revertAll(entries []*entry, log *UndoLog) ([]reverted, error) {
 		if !stays(v.outcome) || v.refused {
 			continue
 		}
-		if _, _, err := r.locate(v.entry); gone(err) {
+		if _, _, err := r.locate(v.entry); Absent(err) {
 			v.outcome, v.err = Gone, nil
 			errs = append(errs, log.undone(v.entry))
 		}
@@ -136,7 +136,7 @@ func (r *Root) undoAll(entries []*entry, log *UndoLog) (left []*entry, err error
 func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 	e, inode, err := r.locate(e)
 	switch {
-	case err != nil && gone(err):
+	case err != nil && Absent(err):
 		return Gone, nil
 	case err != nil:
 		return Failed, r.undoError(e, err)
@@ -157,8 +157,8 @@ func (r *Root) revert(e *entry, log *UndoLog) (Outcome, error) {
 	if err == nil || outcome != Failed {
 		return outcome, err
 	}
-	if gone(err) {
-		if _, statErr := r.inode(e.Path); gone(statErr) {
+	if Absent(err) {
+		if _, statErr := r.inode(e.Path); Absent(statErr) {
 			return Gone, nil
 		}
 	}
@@ -173,7 +173,7 @@ func another(a, b uint64) bool { return a != 0 && b != 0 && a != b }
 // may have another name by now.
 func (r *Root) locate(e *entry) (*entry, uint64, error) {
 	inode, err := r.inode(e.Path)
-	if e.Op != Mkdir || e.Inode == 0 || err == nil && inode == e.Inode || err != nil && !gone(err) {
+	if e.Op != Mkdir || e.Inode == 0 || err == nil && inode == e.Inode || err != nil && !Absent(err) {
 		return e, inode, err
 	}
 	if name := Renamed(r.FS(), e.Path, e.Inode); name != "" {
@@ -295,7 +295,7 @@ func (r *Root) widen(e *entry, current string, err error, log *UndoLog) (Outcome
 func (r *Root) rewrite(d saved) error {
 	inode, err := r.inode(d.Path)
 	if err != nil || another(d.Inode, inode) {
-		if err == nil || gone(err) {
+		if err == nil || Absent(err) {
 			return nil
 		}
 		return err
@@ -339,7 +339,7 @@ func (r *Root) revertMkdir(e *entry) (Outcome, error) {
 		switch {
 		case err == nil:
 			return Restored, nil
-		case gone(err):
+		case Absent(err):
 			return Gone, nil
 		case !errors.Is(err, syscall.EBUSY):
 			return Failed, bare(err)

@@ -39,7 +39,7 @@ func (s *Series) Add(at Time, value float64) error {
 		value = math.NaN()
 	}
 	if n := len(s.points); n > 0 && at <= s.point(n-1).at {
-		return ErrOrder // as it is: whoever reads a quantity twice at once gets it each time
+		return ErrOrder // as it is: a caller that reads a quantity twice at once gets it each time
 	}
 	p := point{at, value}
 	if len(s.points) < int(s.size) {

@@ -47,9 +47,8 @@ type OriginKind string
 
 // The kinds of origins.
 const (
-	ByClient  OriginKind = "client"  // a process at the agent's socket
-	ByConfig  OriginKind = "config"  // the configuration: a group came that it names, or it changed
-	ByRuntime OriginKind = "runtime" // a container runtime
+	ByClient OriginKind = "client" // a process at the agent's socket
+	ByConfig OriginKind = "config" // the configuration: a group came that it names, or it changed
 )
 
 type originKey struct{}

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"berth.dev/berth/kernel"
 )
 
@@ -172,21 +170,10 @@ func PeerOf(ctx context.Context) (p Peer, ok bool) {
 	return p, ok
 }
 
-// peer is who connected, or who listens, at the other end (SO_PEERCRED, unix(7)).
-func peer(c net.Conn) (p Peer, err error) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return p, errors.New("not a Unix socket")
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return p, err
-	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
-		return p, errors.Join(e, err)
-	}
-	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}, nil
+// peer is the process that connected, or listens, at the other end.
+func peer(c net.Conn) (Peer, error) {
+	cred, err := kernel.ReadPeer(c)
+	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}, err
 }
 
 // PagePath is where the status page's own socket is: beside that of the API.

@@ -320,7 +320,7 @@ func (d *daemon) restores() bool { return d.opt.RestoreOnExit || d.loop.config()
 
 func (d *daemon) ending() string {
 	if d.restores() {
-		return "everything is given back"
+		return "everything is to be given back"
 	}
 	return "everything stays in place"
 }

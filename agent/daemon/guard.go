@@ -40,7 +40,7 @@ type Sensors interface {
 // be set.
 type GuardOptions struct {
 	Root *kernel.Root
-	// Dir is the guard's state directory, Program who it is for the reader of a report.
+	// Dir is the guard's state directory, Program names it in reports ("berth agent").
 	Dir, Program string
 	// Sensors opens what the guard reads the host by.
 	Sensors func() (Sensors, error)
@@ -204,7 +204,7 @@ func (g *Guard) begin(ctx context.Context, c *config.NodeConfig) {
 	g.follow(c)
 }
 
-// follow puts a configuration active. If that changes more than the mode, the guard
+// follow applies a configuration. If that changes more than the mode, the guard
 // starts anew; either way it restores everything first.
 func (g *Guard) follow(c *config.NodeConfig) {
 	if g.o.Sensors == nil {

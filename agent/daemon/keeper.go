@@ -13,8 +13,8 @@ import (
 	"berth.dev/berth/place"
 )
 
-// keeper keeps the node: one call at a time, so that every event can tell who
-// asked, and another can take its place.
+// keeper serializes the calls of the node, so that each event can name the client that
+// asked, and a revised node can take the place of this one.
 type keeper struct {
 	log     *slog.Logger
 	history *api.History
@@ -82,7 +82,7 @@ func (k *keeper) close() error {
 	return k.node.Close()
 }
 
-// do runs f with the node, in the name of who asks.
+// do runs f with the node, in the name of the client that asks.
 func (k *keeper) do(ctx context.Context, f func(*agent.Node) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -69,20 +68,13 @@ func Preview(ctx context.Context, opt Options) (drafts []Draft, err error) {
 
 // groupsBelow are the paths of all groups below a base but Berth's own.
 func groupsBelow(root *kernel.Root, base string) (paths []string, err error) {
-	err = fs.WalkDir(root.FS(), base, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // it has gone meanwhile
-		case err != nil:
-			return err
-		case agent.IsOwn(strings.TrimPrefix(name, base+"/")):
-			return fs.SkipDir
-		case d.IsDir() && name != base:
-			paths = append(paths, strings.TrimPrefix(name, base+"/"))
+	all, err := cgroup.Below(root.FS(), base)
+	for _, name := range all {
+		if at := strings.TrimPrefix(name, base+"/"); !agent.IsOwn(at) {
+			paths = append(paths, at)
 		}
-		return nil
-	})
-	return paths, err
+	}
+	return paths, kernel.IgnoreAbsent(err)
 }
 
 // draft places the groups that match one after the other.

@@ -26,7 +26,7 @@ func globs(field string, all []string) ([]string, error) {
 	return out, nil
 }
 
-// globsWithBelow are globs likewise, for who means the groups below as well.
+// globsWithBelow are globs of fields that mean the groups below as well: a final "/**" adds nothing.
 func globsWithBelow(field string, all []string) ([]string, error) {
 	cut := make([]string, len(all))
 	for i, glob := range all {

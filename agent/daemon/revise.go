@@ -187,7 +187,7 @@ func (l *loop) propose(ctx context.Context, p api.Proposal) (pl *plan, text stri
 	return pl, text, r, err
 }
 
-// invalid is the error of a configuration that is not valid, for who proposed it.
+// invalid is the error of a proposed configuration that is not valid.
 func invalid(err error) error {
 	return &api.RequestError{Status: http.StatusBadRequest, Reason: err.Error(), Remedy: "berth config check FILE says the same"}
 }

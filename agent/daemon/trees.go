@@ -12,7 +12,8 @@ import (
 
 // treesOf are the hierarchies in which groups are placed, each from its base on, and
 // the path of the first base in its hierarchy; alike is true if all bases have that
-// path. Others are those in which groups are only measured, from the same path on: who makes groups gives one the same path in all.
+// path. Others are those in which groups are only measured, from the same path on: container
+// runtimes and systemd give a group the same path in all hierarchies.
 func treesOf(root *kernel.Root, bases []string) (trees, others []cgroupstat.Tree, prefix string, alike bool, err error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {

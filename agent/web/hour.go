@@ -26,7 +26,6 @@ type Hour struct {
 	points []Point
 	last   *instant // of the latest point
 	looked *instant // of the latest look at the CPUs
-	loads  map[int]float64
 }
 
 // Point is what the host did from the point before to this one, as shares (0-1). What the
@@ -94,7 +93,10 @@ func (h *Hour) add(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if i != nil && h.last != nil {
-		p := Point{Time: now, Busy: busy(i.stat.Total.Since(h.last.stat.Total))}
+		p := Point{Time: now}
+		if busy, ok := i.stat.Total.Since(h.last.stat.Total).BusyPart(); ok {
+			p.Busy = &busy
+		}
 		if took := now.Sub(h.last.at); i.psi && h.last.psi && took > 0 {
 			share := min(1, max(0, float64(i.waits-h.last.waits)/float64(took)))
 			p.Waits = &share
@@ -102,15 +104,6 @@ func (h *Hour) add(now time.Time) {
 		h.points = append(h.points[max(0, len(h.points)+1-points):len(h.points):len(h.points)], p)
 	}
 	h.last = i
-}
-
-// busy is the share of a time that was not idle; nil of no time.
-func busy(t proc.Times) *float64 {
-	if t.All() == 0 {
-		return nil
-	}
-	share := float64(t.Busy()) / float64(t.All())
-	return &share
 }
 
 // Loads are how busy each CPU was since the last look, as a share (0-1), if that is not long
@@ -128,22 +121,9 @@ func (h *Hour) Loads(now time.Time) map[int]float64 {
 	last := h.looked
 	h.looked = i
 	if last == nil || now.Sub(last.at) > time.Minute {
-		h.loads = nil
 		return nil
 	}
-	old := map[int]proc.Times{}
-	for _, c := range last.stat.CPUs {
-		old[c.ID] = c.Times
-	}
-	h.loads = map[int]float64{}
-	for _, c := range i.stat.CPUs {
-		if was, ok := old[c.ID]; ok {
-			if share := busy(c.Since(was)); share != nil {
-				h.loads[c.ID] = *share
-			}
-		}
-	}
-	return h.loads
+	return i.stat.BusySince(&last.stat)
 }
 
 // marked says what a step of the guard changed; "" if it changed nothing.

@@ -126,7 +126,7 @@ func (h *Host) take(dir string) error {
 
 // Take takes the tree for a Host that could only preview, until Close, and restores what
 // a killed guard left; nothing if it has the tree already. Errors are those of Open and
-// Restore.
+// Restore: then it does not have the tree.
 func (h *Host) Take(dir string) ([]kernel.Item, error) {
 	defer h.enter()()
 	if h.log != nil {
@@ -135,7 +135,11 @@ func (h *Host) Take(dir string) ([]kernel.Item, error) {
 	if err := h.take(dir); err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
 	}
-	return h.restore()
+	items, err := h.restore()
+	if err != nil {
+		err = errors.Join(err, h.close())
+	}
+	return items, err
 }
 
 // enter takes the locks of a call.
@@ -173,6 +177,10 @@ func Recover(o Options) ([]kernel.Item, error) {
 // their entries in the undo log.
 func (h *Host) Close() error {
 	defer h.enter()()
+	return h.close()
+}
+
+func (h *Host) close() error {
 	if h.log == nil {
 		return nil
 	}

@@ -416,6 +416,46 @@ func TestRefused(t *testing.T) {
 	})
 }
 
+// TestTakeAllOrNothing has the kernel refuse to restore what a killed guard left: the tree is not
+// taken, and the next Take tries again.
+func TestTakeAllOrNothing(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		killed := h.open()
+		if _, err := killed.Apply(t.Context(), headroom(5*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if err := killed.Close(); err != nil {
+			t.Fatal(err)
+		}
+		g, err := Open(Options{Root: h.root()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			h.fate.count, h.fate.at, h.fate.err = 0, 1, syscall.EBUSY
+			if _, err := g.Take(h.state); !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("take: %v", err)
+			}
+			other, err := Open(Options{Root: h.root(), Dir: h.state + "2"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := other.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.fate.at, h.fate.err = 0, nil
+		if items, err := g.Take(h.state); err != nil || len(items) == 0 {
+			t.Errorf("take: %v, %v", items, err)
+		}
+		h.same(h.tree)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestSomebodyElse(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, h *host) {

@@ -2,7 +2,6 @@ package actuate
 
 import (
 	"errors"
-	"io/fs"
 	"path"
 	"slices"
 
@@ -30,7 +29,7 @@ func (h *Host) remember(a control.Action, plan kernel.Plan) (err error) {
 		return nil
 	}
 	dir := path.Join(t.Dir, a.Group)
-	below, err := h.below(dir)
+	below, err := cgroup.Below(h.root.FS(), dir)
 	h.existed[a.Group] = append(below, dir)
 	return err
 }
@@ -55,7 +54,7 @@ func (h *Host) followers(groups ...string) func() error {
 		if h.existed[group] == nil {
 			continue
 		}
-		below, err := h.below(path.Join(h.trees[cgroup.CPUSet].Dir, group))
+		below, err := cgroup.Below(h.root.FS(), path.Join(h.trees[cgroup.CPUSet].Dir, group))
 		if err != nil {
 			continue // it is gone
 		}
@@ -71,9 +70,7 @@ func (h *Host) followers(groups ...string) func() error {
 			delete(h.existed, group)
 		}
 		for _, dir := range dirs {
-			if err := h.follow(dir); !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
+			errs = append(errs, kernel.IgnoreAbsent(h.follow(dir)))
 		}
 		return errors.Join(errs...)
 	}

@@ -130,7 +130,7 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 	if t.Version == 2 {
 		return h.base.Child(group).Set(cgroup.Limits{CPUs: to})
 	}
-	below, err := h.below(path.Join(t.Dir, group))
+	below, err := cgroup.Below(h.root.FS(), path.Join(t.Dir, group))
 	if err != nil {
 		return nil, err
 	}
@@ -156,20 +156,6 @@ func (h *Host) shrink(group string, to cpuset.Set) (kernel.Plan, error) {
 		placements = append(placements, cgroup.Placement{Group: h.base.Child(strings.TrimPrefix(dir, t.Dir+"/")), CPUs: cpus})
 	}
 	return cgroup.Place(placements...)
-}
-
-// below are the directories below one, parents first. Those that go meanwhile are left out.
-func (h *Host) below(dir string) (all []string, err error) {
-	err = fs.WalkDir(h.root.FS(), dir, func(at string, entry fs.DirEntry, err error) error {
-		if at != dir && errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if at != dir && err == nil && entry.IsDir() {
-			all = append(all, at)
-		}
-		return err
-	})
-	return all, err
 }
 
 // originalSet is the set that a file had before anything was done.

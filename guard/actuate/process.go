@@ -176,19 +176,14 @@ func (h *Host) protects(p control.Process) string {
 
 // grouped says of a process in a group which that is.
 func (h *Host) grouped(pid string) string {
-	text, err := h.read(path.Join("proc", pid, "cgroup"))
+	members, err := cgroup.ReadMembership(h.root.FS(), pid)
 	if err != nil {
 		return "it has ended"
 	}
 	v2 := h.trees[cgroup.CPU] != nil && h.trees[cgroup.CPU].Version == 2
-	for line := range strings.Lines(text) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) < 3 || fields[2] == "/" {
-			continue
-		}
-		// Of several trees that counts in which CPUs are shared.
-		if v2 && fields[1] == "" || !v2 && slices.Contains(strings.Split(fields[1], ","), cgroup.CPU) {
-			return "it is in the group " + fields[2]
+	for _, m := range members { // of several trees that counts in which CPUs are shared
+		if m.Path != "/" && (v2 && m.ID == 0 || !v2 && slices.Contains(m.Controllers, cgroup.CPU)) {
+			return "it is in the group " + m.Path
 		}
 	}
 	return ""

@@ -3,7 +3,6 @@ package actuate
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -100,7 +99,7 @@ func (r *settingsReader) text(controller, file string) string {
 		return strings.TrimSpace(text)
 	}
 	text, err := r.h.read(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if kernel.IgnoreAbsent(err) != nil {
 		r.err = errors.Join(r.err, err)
 	}
 	return text
@@ -204,8 +203,8 @@ func (h *Host) NoIdle() string {
 	return ""
 }
 
-// noIdle says why a group must not be made idle: who else writes its weight could not do so
-// any more. The kernel refuses the weight of an idle group (sched_group_set_shares in
+// noIdle says why a group must not be made idle: something else writes its weight, and would
+// fail. The kernel refuses the weight of an idle group (sched_group_set_shares in
 // kernel/sched/fair.c), and the library of runc and of the kubelet
 // (github.com/opencontainers/cgroups) ends at that.
 //

@@ -193,8 +193,8 @@ func (l *Loop) SetMode(ctx context.Context, m Mode) ([]Event, error) {
 // Each Step, and Release, tries it again.
 func (l *Loop) PendingReverts() []Action { return l.overrides.pendingActions() }
 
-// Release reverts all actions, the last first, and forgets which remedies helped. What cannot be reverted is tried again by the next
-// call of it or of Step.
+// Release reverts all actions, the last first, and forgets which remedies helped. What cannot be
+// reverted is tried again by the next call of it or of Step.
 func (l *Loop) Release(ctx context.Context) []Event {
 	l.begin(Input{})
 	for i := len(l.escalations) - 1; i >= 0; i-- {
@@ -369,7 +369,10 @@ func (l *Loop) escalation(victim string, r detect.Resource) *escalation {
 
 // retry repeats the changes that the kernel has refused.
 func (l *Loop) retry(ctx context.Context, force bool) {
-	failed, errs := l.overrides.retry(ctx, l.now, force)
+	reverted, failed, errs := l.overrides.retry(ctx, l.now, force)
+	for _, r := range reverted {
+		l.file(Reverted, r.action, Event{Changes: r.changes, Text: "refused before; it is not active any more"})
+	}
 	for i, k := range failed {
 		a := Action{Remedy: k.remedy, Group: k.group}
 		if k.now != nil {

@@ -375,8 +375,11 @@ func (l *Loop) pop(ctx context.Context, at *escalation, why string, effect *Effe
 	s := at.steps[len(at.steps)-1]
 	at.steps = at.steps[:len(at.steps)-1]
 	changes, err := l.put(ctx, at, s.action, s.before)
+	if err != nil {
+		l.report(&s, fmt.Errorf("%s: %w", why, err))
+		return
+	}
 	l.emit(Reverted, &s, Event{Changes: changes, Effect: effect, Text: why})
-	l.report(&s, err)
 }
 
 // put replaces an escalation's action by another of the same knob, or by none.

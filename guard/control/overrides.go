@@ -278,8 +278,14 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// retried is an action that was reverted when the kernel was asked again.
+type retried struct {
+	action  Action
+	changes []Change
+}
+
 // retry repeats the changes that the kernel has refused, if they are due or forced.
-func (k *overrides) retry(ctx context.Context, now time.Time, force bool) (failed []*override, errs []error) {
+func (k *overrides) retry(ctx context.Context, now time.Time, force bool) (reverted []retried, failed []*override, errs []error) {
 	for _, at := range slices.Clone(k.all) {
 		if !at.dirty {
 			continue
@@ -291,13 +297,18 @@ func (k *overrides) retry(ctx context.Context, now time.Time, force bool) (faile
 		if !force && !at.retry.Due(k.instant(now)) {
 			continue
 		}
-		if _, err := k.settle(ctx, at); err != nil {
+		was := at.now
+		changes, err := k.settle(ctx, at)
+		switch {
+		case err != nil:
 			at.retry.Failed(k.instant(now))
 			failed, errs = append(failed, at), append(errs, err)
+		case was != nil && at.now == nil:
+			reverted = append(reverted, retried{*was, changes})
 		}
 	}
 	k.tidy()
-	return failed, errs
+	return reverted, failed, errs
 }
 
 func (k *overrides) active() []Action {

@@ -105,7 +105,7 @@ func TestRetryPace(t *testing.T) {
 		}
 		var failed []string
 		for second := range 9 {
-			if all, _ := k.retry(t.Context(), now.Add(time.Duration(second)*time.Second), false); len(all) > 0 {
+			if _, all, _ := k.retry(t.Context(), now.Add(time.Duration(second)*time.Second), false); len(all) > 0 {
 				failed = append(failed, fmt.Sprint(second))
 			}
 		}
@@ -113,7 +113,7 @@ func TestRetryPace(t *testing.T) {
 			t.Errorf("tried after %s seconds", got)
 		}
 		s.refuse, now = nil, now.Add(time.Hour)
-		if _, errs := k.retry(t.Context(), now, false); len(errs) > 0 || k.pending() {
+		if _, _, errs := k.retry(t.Context(), now, false); len(errs) > 0 || k.pending() {
 			t.Errorf("%v; owed %v", errs, k.pendingActions())
 		}
 		if _, err := k.set(t.Context(), "a", a); err != nil {
@@ -182,7 +182,7 @@ func TestRefusedWish(t *testing.T) {
 	}
 	s.refuse = nil
 	s.take()
-	if _, errs := k.retry(t.Context(), time.Now(), true); len(errs) > 0 || k.pending() {
+	if _, _, errs := k.retry(t.Context(), time.Now(), true); len(errs) > 0 || k.pending() {
 		t.Fatal(errs)
 	}
 	want := a(10)

@@ -97,6 +97,9 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.onProbation(true)) {
 		return
 	}
+	if l.spares(at, f.Suspect) {
+		return
+	}
 	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || at.cooling.about(l.now, f.Suspect, "") != nil {
 		return
 	}
@@ -122,6 +125,17 @@ func (at *escalation) cured(suspect string, now detect.Symptom) bool {
 // holds reports whether the last step is against the suspect.
 func (at *escalation) holds(suspect string) bool {
 	return len(at.steps) > 0 && at.steps[len(at.steps)-1].action.Suspect == suspect
+}
+
+// spares reports whether a suspect is left alone beside the last step, against another, which
+// helps: it uses little CPU time, less than half of what the other did or of the victim's own.
+// What a hog uses grows once another yields to it.
+func (l *Loop) spares(at *escalation, suspect string) bool {
+	victim, w := l.byGroup[at.victim], l.byGroup[suspect]
+	if len(at.steps) == 0 || at.resource != detect.CPU || w == nil || at.holds(suspect) || at.onProbation(false) {
+		return false
+	}
+	return w.Use < max(greedy, min(at.steps[len(at.steps)-1].use, victim.Use)/2)
 }
 
 // onProbation reports whether the last step has not shown that it helps; of one that costs

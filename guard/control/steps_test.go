@@ -679,3 +679,39 @@ func TestWaitsForSlowRemedies(t *testing.T) {
 		})
 	}
 }
+
+// Beside a hog that yields, a group that uses little is left alone, whatever the victim waits for it; another hog
+// is not, and neither is the same group where it is alone.
+func TestSparesWhoUsesLittle(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		beside bool
+		use    float64
+		acted  bool
+	}{{"little", true, 0.4, false}, {"half of the victim's", true, 0.6, true}, {"a hog", true, 2, true}, {"little, alone", false, 0.4, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				other := hog("pods/mail", 0.8)
+				other.use, other.on = c.use, from(time.Minute)
+				neighbours := []neighbour{other}
+				if c.beside {
+					batch := hog("pods/batch", 2)
+					batch.on = from(time.Minute)
+					neighbours = append(neighbours, batch)
+				}
+				w := newWorld(t, 4, 100*time.Millisecond, neighbours...)
+				r := w.runner(enforce())
+				r.run(time.Minute)
+				events := told(r.run(10 * time.Second))
+				if c.beside && !strings.Contains(events, "kept weight pods/batch: idle") {
+					t.Fatalf("%s, want batch set idle", events)
+				}
+				if strings.Contains(events, "applied weight pods/mail") != c.acted {
+					t.Errorf("%s, want mail acted on: %v", events, c.acted)
+				}
+			})
+		})
+	}
+}

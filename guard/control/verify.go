@@ -282,12 +282,12 @@ func (l *Loop) relax(ctx context.Context, at *escalation) {
 		at.steps = append(at.steps, weaker)
 	}
 	at.relaxed, at.lasted = l.now, l.now.Sub(last.proven)
-	l.emit(OnTrial, &last, Event{Changes: changes, Text: l.toWhat(&last, to)})
 	if err != nil {
 		l.report(&last, err)
 		at.hold(l.now, next)
 		return
 	}
+	l.emit(OnTrial, &last, Event{Changes: changes, Text: l.toWhat(&last, to)})
 	at.trial = &trial{step: last, to: to, at: l.cfg.Now(), strength: at.strengths.median(), imposed: at.imposed.median()}
 	at.trial.delay, _, _ = l.delayNow(at, &last, min(l.span(), mostWindows))
 	at.enter(Relaxing, l.now)

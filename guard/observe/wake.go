@@ -3,11 +3,9 @@ package observe
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"berth.dev/berth/kernel"
@@ -39,7 +37,7 @@ func (o *Observer) WakeAt(least map[string]float64) (asked map[string]float64, e
 	var errs []error
 	for _, group := range sortedKeys(least) {
 		err := o.wakeAt(group, least[group])
-		switch gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV); {
+		switch gone := kernel.Absent(err); {
 		case err == nil:
 			asked[group] = least[group]
 			continue

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -94,17 +93,7 @@ func (u *cpuUse) look(ctx context.Context, host fs.FS) map[int]float64 {
 	if u.last, err = proc.ReadStat(host); err != nil {
 		return nil
 	}
-	used := map[int]float64{}
-	for _, now := range u.last.CPUs {
-		at := slices.IndexFunc(before.CPUs, func(c proc.CPU) bool { return c.ID == now.ID })
-		if at < 0 {
-			continue
-		}
-		if past := now.Since(before.CPUs[at].Times); past.All() > 0 {
-			used[now.ID] = float64(past.Busy()) / float64(past.All())
-		}
-	}
-	return used
+	return u.last.BusySince(&before)
 }
 
 func owners(s *place.State) ownersMap {

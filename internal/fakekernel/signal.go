@@ -22,10 +22,14 @@ func (k *Kernel) Signal(pid int, sig syscall.Signal) error {
 	if sig != syscall.SIGKILL {
 		return nil
 	}
-	if err := k.create("proc/"+id+"/"+pending, ""); err != nil {
-		return err
+	err := k.create("proc/"+id+"/"+pending, "")
+	if err == nil {
+		err = k.end(id)
 	}
-	return k.end(id)
+	if err != nil && !k.exists("proc/"+id) {
+		return syscall.ESRCH // Wake has ended it meanwhile
+	}
+	return err
 }
 
 // Block has a process wait in the kernel, uninterruptibly (state D): SIGKILL ends it once

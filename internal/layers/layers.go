@@ -32,7 +32,7 @@ func Rooms() []Room {
 		{Path: "kernel/cgroup", May: []string{"cpuset", "kernel/knob", "kernel"}},
 		{Path: "kernel/resctrl", May: []string{"cpuset", "kernel", "internal/plain", "internal/strictyaml"}},
 		{Path: "kernel/traffic", May: []string{"kernel", "internal/netlink", "internal/strictyaml"}},
-		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob"}},
+		{Path: "kernel/sched", May: []string{"cpuset", "kernel", "kernel/knob", "kernel/cgroup"}},
 		{Path: "kernel/blockio", May: []string{"kernel", "kernel/cgroup", "kernel/sched", "internal/strictyaml"}},
 		{Path: "kernel/power", May: []string{"cpuset", "kernel", "internal/strictyaml"}},
 		{Path: "kernel/systemd", May: []string{"cpuset", "kernel/knob", "kernel"}},

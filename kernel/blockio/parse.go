@@ -77,7 +77,7 @@ func throttles(data []byte) bool {
 		strictyaml.Open
 		Classes map[string]any `json:"classes"`
 	}
-	_, _ = strictyaml.Decode(data, "", &file) // what is wrong is told by who reads all of it
+	_, _ = strictyaml.Decode(data, "", &file) // the reader of all of it tells what is wrong
 	for _, class := range file.Classes {
 		entries, _ := class.([]any)
 		for _, e := range entries {

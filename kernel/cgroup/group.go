@@ -1,14 +1,12 @@
 package cgroup
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"berth.dev/berth/kernel"
 )
@@ -259,7 +257,7 @@ func (g Group) Procs() (pids []int, ok bool, err error) {
 // read returns a file's text; ok is false if it does not exist.
 func (h *Host) read(name string) (text string, ok bool, err error) {
 	data, err := fs.ReadFile(h.root.FS(), name)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+	if kernel.Absent(err) {
 		return "", false, nil
 	}
 	return string(data), err == nil, err

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -530,6 +531,30 @@ func TestKillAroundThreaded(t *testing.T) {
 	}
 	if pids, _, err := g.Procs(); err != nil || len(pids) > 0 {
 		t.Errorf("still there: %v, %v", pids, err)
+	}
+}
+
+// vanishing is a kernel in which groups are removed as soon as a file in them is opened for writing.
+type vanishing struct{ *fakekernel.Kernel }
+
+func (vanishing) WriteFile(name, _ string) error {
+	return &fs.PathError{Op: "write", Path: name, Err: syscall.ENODEV}
+}
+
+// A group that is removed while it is about to be killed has no processes.
+func TestKillWhatVanishes(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []fakekernel.Layout{fakekernel.V1(), fakekernel.V2()} {
+		s := fakeSite(t, layout)
+		g := s.group(t)
+		plan, err := g.Set(Limits{Frozen: On})
+		s.apply(t, plan, err)
+		files := s.root.Files
+		s.root.Files = vanishing{s.fake}
+		if err := g.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+		s.root.Files = files
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,10 +31,10 @@ func (g Group) kill(ctx context.Context) error {
 	host := g.base.host
 	for _, p := range g.base.parts {
 		file := g.dir(p) + "/cgroup.kill"
-		if p.Version != 2 || !host.exists(file) {
+		if p.Version != 2 {
 			continue
 		}
-		if err := host.root.WriteFile(file, "1\n"); err != nil {
+		if err := kernel.IgnoreAbsent(host.root.WriteFile(file, "1\n")); err != nil {
 			return err
 		}
 	}
@@ -69,10 +68,20 @@ func (h *Host) frozenIn(pid int) string {
 
 // killable thaws the group and those below it, and returns their processes.
 func (g Group) killable() ([]int, error) {
+	names := []string{g.rel}
+	for _, p := range g.base.parts {
+		below, err := Below(g.base.host.root.FS(), g.dir(p))
+		if kernel.IgnoreAbsent(err) != nil {
+			return nil, err
+		}
+		for _, dir := range below {
+			names = append(names, strings.TrimPrefix(dir, p.dir+"/"))
+		}
+	}
+	slices.Sort(names)
 	pids := []int{}
-	groups := []Group{g}
-	for len(groups) > 0 {
-		group := groups[0]
+	for _, name := range slices.Compact(names) {
+		group := Group{g.base, name}
 		if err := group.thaw(); err != nil {
 			return nil, err
 		}
@@ -81,34 +90,8 @@ func (g Group) killable() ([]int, error) {
 			return nil, err // a group above lists those of a threaded one
 		}
 		pids = append(pids, some...)
-		below, err := group.children()
-		if err != nil {
-			return nil, err
-		}
-		groups = append(groups[1:], below...)
 	}
 	return pids, nil
-}
-
-func (g Group) children() ([]Group, error) {
-	var names []string
-	for _, p := range g.base.parts {
-		entries, err := fs.ReadDir(g.base.host.root.FS(), g.dir(p))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		for _, entry := range entries {
-			if entry.IsDir() {
-				names = append(names, entry.Name())
-			}
-		}
-	}
-	slices.Sort(names)
-	var groups []Group
-	for _, name := range slices.Compact(names) {
-		groups = append(groups, g.Child(name))
-	}
-	return groups, nil
 }
 
 func (g Group) thaw() error {
@@ -121,5 +104,5 @@ func (g Group) thaw() error {
 	if err != nil || !ok || strings.TrimSpace(text) == "THAWED" {
 		return err
 	}
-	return host.root.WriteFile(file, "THAWED\n")
+	return kernel.IgnoreAbsent(host.root.WriteFile(file, "THAWED\n"))
 }

@@ -55,7 +55,7 @@ func (o *ordering) move(i int, cpus cpuset.Set) {
 	}
 }
 
-// settle moves who can, until no one else can, and returns the others.
+// settle moves every assignment that is not blocked, until all others are, and returns those.
 func (o *ordering) settle() []int {
 	for {
 		var left []int

@@ -11,22 +11,22 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// MonPrefix is in front of the names of groups that monitor a control group's threads, and
+// monPrefix is in front of the names of groups that monitor a control group's threads, and
 // allocate nothing. Its path follows, so that whoever reads the group knows whose it is.
-const MonPrefix = "berth-mon."
+const monPrefix = "berth-mon."
 
 // maxName is how many bytes the kernel takes in a name.
 const maxName = 255
 
 // MonName is the name of the group that monitors a control group; false if that is too long.
 func MonName(of string) (name string, ok bool) {
-	name = MonPrefix + url.PathEscape(of)
+	name = monPrefix + url.PathEscape(of)
 	return name, of != "" && len(name) <= maxName
 }
 
 // MonOf is the control group that a group monitors; false if it is none of these.
 func MonOf(name string) (of string, ok bool) {
-	text, ok := strings.CutPrefix(path.Base(name), MonPrefix)
+	text, ok := strings.CutPrefix(path.Base(name), monPrefix)
 	if !ok {
 		return "", false
 	}

@@ -293,29 +293,8 @@ func highest(mask uint64, n int) uint64 {
 	return mask &^ lowest(mask, bits.OnesCount64(mask)-n)
 }
 
-// Picture draws the ways of a resource by cache id, a row per class: the highest way first,
-// as in a mask. '#' is a way of the class, '.' none.
-func (l *Layout) Picture(r *Resource, domain int) (rows []Row) {
-	for i := range l.Classes {
-		a := &l.Classes[i]
-		line := a.Schemata.Line(r.Name)
-		if line == nil {
-			continue
-		}
-		n, _ := line.Get(domain)
-		rows = append(rows, Row{a.Name, n, Draw(r, n)})
-	}
-	return rows
-}
-
-// Row is a line of a picture.
-type Row struct {
-	Name string `json:"name"`
-	Mask uint64 `json:"mask"`
-	Ways string `json:"ways"`
-}
-
-// Draw draws a mask, the highest way first.
+// Draw draws a mask, the highest way first: '#' is a way of it, 'i' one that devices fill too,
+// '.' another.
 func Draw(r *Resource, mask uint64) string {
 	var b []byte
 	for i := bits.Len64(r.Mask) - 1; i >= 0; i-- {

@@ -177,9 +177,9 @@ func (t *Tree) CLOSIDs() int {
 	return least
 }
 
-// Mounted returns where resctrl is mounted, relative to the Root. Where it is not, that is a
+// mounted returns where resctrl is mounted, relative to the Root. Where it is not, that is a
 // *kernel.NotSupportedError.
-func Mounted(fsys fs.FS) (m kernel.Mount, err error) {
+func mounted(fsys fs.FS) (m kernel.Mount, err error) {
 	mounts, err := kernel.ReadMounts(fsys)
 	if err != nil {
 		return m, fmt.Errorf("find resctrl: %w", err)
@@ -215,7 +215,7 @@ func absent(fsys fs.FS) error {
 // Read reads what is mounted. Without resctrl, or where it allocates nothing, it is a
 // *kernel.NotSupportedError.
 func Read(fsys fs.FS) (*Tree, error) {
-	m, err := Mounted(fsys)
+	m, err := mounted(fsys)
 	if err != nil {
 		return nil, err
 	}

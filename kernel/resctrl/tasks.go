@@ -22,14 +22,9 @@ func Tasks(fsys fs.FS, dir, group string) ([]int, error) {
 	if err != nil {
 		return nil, kernel.IgnoreAbsent(err)
 	}
-	words := strings.Fields(string(text))
-	all := make([]int, 0, len(words))
-	for _, word := range words {
-		tid, err := strconv.Atoi(word)
-		if err != nil {
-			return nil, fmt.Errorf("tasks of resctrl group %q: %w", group, err)
-		}
-		all = append(all, tid)
+	all, err := kernel.ParsePIDs(text)
+	if err != nil {
+		return nil, fmt.Errorf("tasks of resctrl group %q: %w", group, err)
 	}
 	return all, nil
 }

@@ -168,20 +168,7 @@ func (f *files) has(p Process, of attribute) bool {
 
 // threads calls f once for every thread, those that start meanwhile included.
 func (f *files) threads(p Process, do func(tid int, thread string) error) error {
-	dir := "proc/" + strconv.Itoa(p.PID) + "/task"
-	return eachThread(func() (tids []int, err error) {
-		entries, err := fs.ReadDir(f.fsys, dir)
-		for _, e := range entries {
-			if tid, err := strconv.Atoi(e.Name()); err == nil {
-				tids = append(tids, tid)
-			}
-		}
-		slices.Sort(tids)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = unix.ESRCH
-		}
-		return tids, err
-	}, func(tid int) error {
+	return eachThread(f.fsys, p.PID, func(tid int) error {
 		one, err := kernel.ReadProcess(f.fsys, strconv.Itoa(p.PID)+"/task/"+strconv.Itoa(tid))
 		if errors.Is(err, fs.ErrNotExist) {
 			return unix.ESRCH

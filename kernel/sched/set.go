@@ -3,11 +3,15 @@ package sched
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel/cgroup"
 )
 
 // passes bounds how often the threads of a process are listed anew. Set gives up on a
@@ -33,7 +37,7 @@ func Set(pid int, a Attr) (undo func() error, err error) {
 	}
 	before := map[int]thread{}
 	undo = func() error { return restore(pid, a, before) }
-	err = eachThread(func() ([]int, error) { return threads(os.DirFS("/"), pid) }, func(tid int) error {
+	err = eachThread(os.DirFS("/"), pid, func(tid int) error {
 		original, err := Get(tid)
 		if err != nil {
 			return err
@@ -47,12 +51,12 @@ func Set(pid int, a Attr) (undo func() error, err error) {
 	return undo, nil
 }
 
-// eachThread calls f once for every thread, those that start meanwhile
+// eachThread calls f once for every thread of a process, those that start meanwhile
 // included, until no thread is new. Threads that end meanwhile are no error.
-func eachThread(list func() ([]int, error), f func(tid int) error) error {
+func eachThread(fsys fs.FS, pid int, f func(tid int) error) error {
 	seen := map[int]bool{}
 	for range passes {
-		tids, err := list()
+		tids, err := threads(fsys, pid)
 		if err != nil {
 			return err
 		}
@@ -124,7 +128,7 @@ func (a Attr) back(s State) Attr {
 func restore(pid int, a Attr, before map[int]thread) error {
 	first, known := before[pid]
 	var errs []error
-	err := eachThread(func() ([]int, error) { return threads(os.DirFS("/"), pid) }, func(tid int) error {
+	err := eachThread(os.DirFS("/"), pid, func(tid int) error {
 		now, err := Get(tid)
 		if err != nil || !a.in(now) {
 			return err
@@ -174,19 +178,10 @@ func explain(what string, tid int, err error) error {
 // cpuGroup returns the v1 cpu cgroup of a thread, "" for the root group or
 // if there is none.
 func cpuGroup(tid int) string {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/cgroup")
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) < 3 || fields[2] == "/" {
-			continue
-		}
-		for _, controller := range strings.Split(fields[1], ",") {
-			if controller == "cpu" {
-				return fields[2]
-			}
+	members, _ := cgroup.ReadMembership(os.DirFS("/"), strconv.Itoa(tid))
+	for _, m := range members {
+		if m.Path != "/" && slices.Contains(m.Controllers, cgroup.CPU) {
+			return m.Path
 		}
 	}
 	return ""

@@ -11,6 +11,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/knob"
 )
 
@@ -37,13 +38,13 @@ func (f *Files) setLine(ctx context.Context, u unit, name, data string, unsets b
 			f.note(ctx, path.Dir(name), accounting)
 		}
 		for deadline := time.Now().Add(f.patience); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-			if _, err := fs.Stat(f.Files.FS(), name); !gone(err) {
+			if _, err := fs.Stat(f.Files.FS(), name); !kernel.Absent(err) {
 				break
 			}
 		}
 	}
 	err := f.Files.WriteFile(name, data)
-	if gone(err) && unsets {
+	if kernel.Absent(err) && unsets {
 		err = nil // with its controller
 	}
 	if left := f.release(ctx, u, path.Dir(name)); left != nil {
@@ -74,7 +75,7 @@ func (f *Files) account(ctx context.Context, u unit, on bool) error {
 }
 
 // release ends the accounting that Berth began, once no line is left. What was on before is not
-// Berth's. An administrator who sets it as well, meanwhile, loses it: systemd does not say who did. What
+// Berth's. An administrator who sets it as well, meanwhile, loses it: systemd does not say who set it. What
 // another process began, which has ended, stays on until the next boot, as does that of a
 // unit that stops with its lines.
 func (f *Files) release(ctx context.Context, u unit, group string) error {
@@ -86,7 +87,7 @@ func (f *Files) release(ctx context.Context, u unit, group string) error {
 			continue
 		}
 		text, err := fs.ReadFile(f.Files.FS(), path.Join(group, k.V2[0].Name))
-		if err != nil && !gone(err) {
+		if err != nil && !kernel.Absent(err) {
 			return err
 		}
 		for line := range strings.Lines(string(text)) {

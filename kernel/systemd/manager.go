@@ -14,6 +14,8 @@ import (
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 // private is where a manager listens, below the folder of what is only for this boot.
@@ -95,14 +97,7 @@ func connectTo(ctx context.Context, root *os.Root, uid int) (*sd.Conn, error) {
 
 // listens returns an error unless a process of a user listens at the other end.
 func listens(conn net.Conn, uid int) error {
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return err
-	}
-	var peer *unix.Ucred
-	if controlErr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); controlErr != nil {
-		return controlErr
-	}
+	peer, err := kernel.ReadPeer(conn)
 	if err == nil && int(peer.Uid) != uid {
 		err = fmt.Errorf("a process of user %d listens, not one of %d", peer.Uid, uid)
 	}

@@ -18,7 +18,6 @@ package systemd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -27,7 +26,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
@@ -209,9 +207,9 @@ func (f *Files) await(k property, name, value string) error {
 	for {
 		shown, err := fs.ReadFile(f.Files.FS(), name)
 		switch {
-		case gone(err) && k.isDefault(value), err == nil && k.same(string(shown), value):
+		case kernel.Absent(err) && k.isDefault(value), err == nil && k.same(string(shown), value):
 			return nil
-		case gone(err) && f.isThere(path.Dir(name)) && time.Now().Before(deadline):
+		case kernel.Absent(err) && f.isThere(path.Dir(name)) && time.Now().Before(deadline):
 		case err != nil:
 			return err
 		case time.Now().After(deadline):
@@ -219,11 +217,6 @@ func (f *Files) await(k property, name, value string) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-}
-
-// gone says whether a file is, or goes just now: with its controller.
-func gone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
 
 func (f *Files) isThere(dir string) bool {

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"path"
 	"time"
+
+	"berth.dev/berth/kernel"
 )
 
 // FS is the tree for readers. What systemd would set in the group of a unit that
@@ -22,7 +24,7 @@ type view struct {
 
 func (v view) ReadFile(name string) ([]byte, error) {
 	data, err := fs.ReadFile(v.FS, name)
-	if gone(err) {
+	if kernel.Absent(err) {
 		if text, ok, err := v.files.stopped(name); err != nil || ok {
 			return []byte(text + "\n"), err
 		}

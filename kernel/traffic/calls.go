@@ -68,7 +68,7 @@ func rootsOf(all []netlink.Queue) map[int]Qdisc {
 	return roots
 }
 
-// Paced tells what may be asked: who may not list the programs of devices sees none.
+// Paced tells what this process may ask: one that may not list the programs of devices sees none.
 func (systemCalls) Paced(index int) (is bool, err error) {
 	err = pacers.each(index, func(*ebpf.Program, uint64) error { is = true; return nil })
 	// EINVAL is a kernel that has none (possible).

@@ -57,7 +57,9 @@ func (p *Plugin) again(ctx context.Context) {
 			continue
 		}
 		p.mu.Lock()
-		delete(p.lost, id)
+		if p.lost[id] == l { // no other decision about it has failed meanwhile
+			delete(p.lost, id)
+		}
 		p.mu.Unlock()
 		if p.table.has(id) {
 			p.tell(about(Recovered, l.pod, l.c, "it has what it asks for now"))

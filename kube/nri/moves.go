@@ -173,7 +173,7 @@ func (t *table) blocked() (cpus cpuset.Set) {
 	return cpus
 }
 
-// heldBack are the blocked CPUs, and those that whoever has to wait for them keeps meanwhile.
+// heldBack are the blocked CPUs, and those that a container which has to wait for them keeps meanwhile.
 func (t *table) heldBack(online cpuset.Set) cpuset.Set {
 	blocked := t.blocked()
 	for before := (cpuset.Set{}); before != blocked; {

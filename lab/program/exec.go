@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab/load"
 )
 
@@ -72,15 +73,8 @@ func ServeExec(ctx context.Context, e Exec) error {
 
 // ownPeer reports whether the other end is a process of this user.
 func ownPeer(conn net.Conn) bool {
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return false
-	}
-	var peer *unix.Ucred
-	if wrong := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); wrong != nil || err != nil {
-		return false
-	}
-	return peer.Uid == uint32(os.Geteuid())
+	peer, err := kernel.ReadPeer(conn)
+	return err == nil && int(peer.Uid) == os.Geteuid()
 }
 
 type execServer struct {

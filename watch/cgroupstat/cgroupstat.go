@@ -129,7 +129,7 @@ func find(trees []Tree, group string) (*Reader, error) {
 		switch d.inode, err = inode(d.path); {
 		case err == nil:
 			there = true
-		case !gone(err):
+		case !kernel.Absent(err):
 			return nil, err
 		}
 	}
@@ -161,7 +161,7 @@ func (r *Reader) keep(want []Signal) error {
 	}
 	for i := range r.files {
 		if f := &r.files[i]; !f.open && f.signals&r.kept != 0 {
-			if err := f.reopen(); err != nil && !gone(err) { // Read says why it is gone
+			if err := f.reopen(); err != nil && !kernel.Absent(err) { // Read says why it is gone
 				return errors.Join(err, r.Close())
 			}
 		}
@@ -197,11 +197,11 @@ func (r *Reader) add(signal Signal, p place) error {
 		if i < 0 {
 			err := unix.Access(p.dir+"/"+name, unix.F_OK)
 			switch {
-			case gone(err) && n > 0:
+			case kernel.Absent(err) && n > 0:
 				continue // only the first is there on every kernel
-			case gone(err) && strings.HasSuffix(name, ".pressure"):
+			case kernel.Absent(err) && strings.HasSuffix(name, ".pressure"):
 				return proc.PressureNotSupported(name, fs.ErrNotExist)
-			case gone(err):
+			case kernel.Absent(err):
 				return absent(signal, name, p.version)
 			case err != nil:
 				return &fs.PathError{Op: "access", Path: p.dir + "/" + name, Err: err}
@@ -290,7 +290,7 @@ func (r *Reader) read(now watch.Time, q Request, t turn, to []watch.Sample) ([]w
 		err := r.readFile(f, t, s)
 		switch {
 		case err == nil:
-		case gone(err) || errors.Is(err, syscall.EOPNOTSUPP):
+		case kernel.Absent(err) || errors.Is(err, syscall.EOPNOTSUPP):
 			if r.vanished(f.dir) {
 				return fail(watch.ErrGone)
 			}
@@ -400,12 +400,6 @@ func (r *Reader) Close() error {
 		errs = append(errs, r.files[i].shut())
 	}
 	return errors.Join(errs...)
-}
-
-// gone reports whether err means that a file is not there: the open files of a
-// removed group answer ENODEV.
-func gone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
 
 // exhausted reports whether an error means that no more files can be opened.

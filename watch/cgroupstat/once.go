@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
 
@@ -27,7 +28,7 @@ func Values(fsys fs.FS, dirs []Tree, want ...Signal) (map[watch.Quantity]float64
 			for _, file := range src.files {
 				name := dirs[i].Dir + "/" + file
 				text, err := fs.ReadFile(fsys, name)
-				if gone(err) || errors.Is(err, syscall.EOPNOTSUPP) {
+				if kernel.Absent(err) || errors.Is(err, syscall.EOPNOTSUPP) {
 					continue
 				}
 				if err == nil {

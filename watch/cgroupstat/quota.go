@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
 
@@ -56,7 +57,7 @@ func (s *sink) quotaFrom(dir, root string) quota {
 		q = s.quotaFrom(path.Dir(dir), root)
 	default:
 		q = quota{by: noLimit}
-		if gone(unix.Access(root+"/cgroup.events", unix.F_OK)) { // which all groups but the root have
+		if kernel.Absent(unix.Access(root+"/cgroup.events", unix.F_OK)) { // which all groups but the root have
 			q.told = []figure{{quantity: watch.CPUPeriods}, {quantity: watch.CPUThrottledPeriods}}
 		}
 	}
@@ -78,7 +79,7 @@ func quotaOf(dir string) (q quota, ok bool) {
 		text, err = os.ReadFile(dir + "/cpu.stat")
 	}
 	if err != nil {
-		return quota{}, !gone(err) // not known, as in what may not be read
+		return quota{}, !kernel.Absent(err) // not known, as in what may not be read
 	}
 	var s sink
 	q = quota{by: dir, err: limitV2(text, &s)}

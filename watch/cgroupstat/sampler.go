@@ -36,10 +36,10 @@ type Request struct {
 	// Fresh are those of them that are read even if the group has used no CPU time.
 	Fresh Set
 	// Still are those that are repeated whatever the group did, if they were read or
-	// repeated in the round before: who asks knows that nothing has changed since.
+	// repeated in the round before: the caller knows that nothing has changed since.
 	Still Set
-	// Quiet are those that are repeated once, and no more until they are read again: who
-	// asks keeps what was told last.
+	// Quiet are those that are repeated once, and no more until they are read again: the
+	// caller keeps what was told last.
 	Quiet Set
 }
 

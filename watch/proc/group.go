@@ -190,7 +190,7 @@ func (g *Group) update() error {
 func (g *Group) listBelow(dir string, left *int) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return ignoreGone(err)
+		return kernel.IgnoreAbsent(err)
 	}
 	for _, entry := range entries {
 		if !entry.IsDir() || *left == 0 {
@@ -202,7 +202,7 @@ func (g *Group) listBelow(dir string, left *int) error {
 		if err == nil {
 			err = errors.Join(g.listIn(&f), f.Close())
 		}
-		if err = ignoreGone(err); err == nil {
+		if err = kernel.IgnoreAbsent(err); err == nil {
 			err = g.listBelow(below, left)
 		}
 		if err != nil {
@@ -210,13 +210,6 @@ func (g *Group) listBelow(dir string, left *int) error {
 		}
 	}
 	return nil
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
-		return nil
-	}
-	return err
 }
 
 // listIn lists the threads that a file names.

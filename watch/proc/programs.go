@@ -103,7 +103,7 @@ func (p *Programs) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, erro
 	p.reads = 0
 	before := p.last
 	var err error
-	if p.round < 2 || now >= p.due { // after the second it is known who is busy
+	if p.round < 2 || now >= p.due { // after the second it is known which processes are busy
 		err = p.readAll(now)
 	} else {
 		err = p.readBusy(now)

@@ -168,6 +168,32 @@ func (t Times) Busy() Ticks { return t.User + t.Nice + t.System + t.IRQ + t.Soft
 // All is the time of every kind: Busy, idle, iowait and steal.
 func (t Times) All() Ticks { return t.Busy() + t.Idle + t.IOWait + t.Steal }
 
+// BusyPart is the part of the time that was Busy, 0 to 1; ok is false of no time.
+func (t Times) BusyPart() (part float64, ok bool) {
+	if t.All() == 0 {
+		return 0, false
+	}
+	return float64(t.Busy()) / float64(t.All()), true
+}
+
+// BusySince returns the BusyPart of the time from an earlier reading to s, by CPU; nothing of a CPU
+// that is not in both, or has no time in between.
+func (s *Stat) BusySince(before *Stat) map[int]float64 {
+	was := map[int]Times{}
+	for _, c := range before.CPUs {
+		was[c.ID] = c.Times
+	}
+	busy := map[int]float64{}
+	for _, c := range s.CPUs {
+		if old, ok := was[c.ID]; ok {
+			if part, ok := c.Since(old).BusyPart(); ok {
+				busy[c.ID] = part
+			}
+		}
+	}
+	return busy
+}
+
 // HasSteal says whether the kernel reports Steal.
 func (t Times) HasSteal() bool { return t.Columns >= 8 }
 
