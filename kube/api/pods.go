@@ -50,8 +50,8 @@ type Pods struct {
 
 	mu     sync.Mutex
 	byUID  map[string]*Pod
-	byName map[string]string // UIDs
-	static map[string]string // UIDs, by NodeUID where that differs
+	byName map[string]string   // UIDs
+	static map[string][]string // UIDs of those that say to have a NodeUID
 	synced bool
 	over   bool // since the last list a pod found no room
 
@@ -64,17 +64,29 @@ func (c *Client) NewPods(told func(error)) *Pods {
 	if told == nil {
 		told = func(error) {}
 	}
-	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, static: map[string]string{}, changed: make(chan struct{}, 1)}
+	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, static: map[string][]string{}, changed: make(chan struct{}, 1)}
 }
 
 // Pod implements nri.Pods.
 func (p *Pods) Pod(uid string) (*nri.PodInfo, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pod := p.byUID[cmp.Or(p.static[uid], uid)]; pod != nil {
+	if pod := p.onNode(uid); pod != nil {
 		return &pod.PodInfo, true // a change makes another
 	}
 	return nil, false
+}
+
+// onNode is the pod that has a UID on the node: at the API server, or as the only one that says to be
+// the mirror of a static pod. Anybody may say so of a pod, also with a UID that is another's.
+func (p *Pods) onNode(uid string) *Pod {
+	if pod := p.byUID[uid]; pod != nil {
+		return pod
+	}
+	if of := p.static[uid]; len(of) == 1 {
+		return p.byUID[of[0]]
+	}
+	return nil
 }
 
 // UID is a pod's UID at the API server: by its UID on the node if that is not "", else by
@@ -85,7 +97,10 @@ func (p *Pods) UID(namespace, name, nodeUID string) string {
 	if nodeUID == "" {
 		return p.byName[namespace+"/"+name]
 	}
-	return cmp.Or(p.static[nodeUID], nodeUID)
+	if pod := p.onNode(nodeUID); pod != nil {
+		return pod.UID
+	}
+	return nodeUID
 }
 
 // All returns the pods by namespace and name. synced is false until the server has told of
@@ -94,6 +109,10 @@ func (p *Pods) All() (all []*Pod, synced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pod := range p.byUID {
+		if p.onNode(pod.NodeUID) != pod {
+			it := *pod
+			it.NodeUID, pod = pod.UID, &it
+		}
 		all = append(all, pod)
 	}
 	slices.SortFunc(all, func(a, b *Pod) int {
@@ -167,10 +186,10 @@ func (*Pods) Transformer() cache.TransformFunc {
 
 // trim drops from a pod what podOf does not read.
 func trim(pod *corev1.Pod) {
-	hash, static := pod.Annotations[hashKey]
+	uid, static := pod.Annotations[mirrorKey]
 	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
 	if static {
-		pod.Annotations = map[string]string{hashKey: hash}
+		pod.Annotations = map[string]string{mirrorKey: uid}
 	}
 	spec := &pod.Spec
 	pod.Spec = corev1.PodSpec{
@@ -185,14 +204,15 @@ func trim(pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
 }
 
-// hashKey is the annotation of a static pod with the UID that it has on the node: to the
-// runtime, and in the names of groups.
-const hashKey = "kubernetes.io/config.hash"
+// mirrorKey is the annotation of what stands for a static pod at the API server, with the UID that
+// the pod has on the node: to the runtime, and in the names of groups. Nobody can change it, and
+// the kubelet deletes a pod that has it and stands for no static one.
+const mirrorKey = "kubernetes.io/config.mirror"
 
 func podOf(o *corev1.Pod) *Pod {
 	qos := qosOf(o.Status.QOSClass)
 	p := &Pod{
-		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[hashKey], string(o.UID)),
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[mirrorKey], string(o.UID)),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
 		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
@@ -298,8 +318,8 @@ func (p *Pods) put(pod *Pod) {
 		return
 	}
 	p.byUID[pod.UID], p.byName[pod.Namespace+"/"+pod.Name] = pod, pod.UID
-	if pod.NodeUID != pod.UID {
-		p.static[pod.NodeUID] = pod.UID
+	if of := p.static[pod.NodeUID]; pod.NodeUID != pod.UID && !slices.Contains(of, pod.UID) {
+		p.static[pod.NodeUID] = append(of, pod.UID)
 	}
 }
 
@@ -312,10 +332,12 @@ func (p *Pods) Delete(obj any) error {
 	p.mu.Lock()
 	gone := podOf(pod)
 	delete(p.byUID, gone.UID)
-	for names, key := range map[*map[string]string]string{&p.byName: gone.Namespace + "/" + gone.Name, &p.static: gone.NodeUID} {
-		if (*names)[key] == gone.UID {
-			delete(*names, key)
-		}
+	if name := gone.Namespace + "/" + gone.Name; p.byName[name] == gone.UID {
+		delete(p.byName, name)
+	}
+	of := slices.DeleteFunc(p.static[gone.NodeUID], func(uid string) bool { return uid == gone.UID })
+	if p.static[gone.NodeUID] = of; len(of) == 0 {
+		delete(p.static, gone.NodeUID)
 	}
 	p.mu.Unlock()
 	p.wake()
