@@ -85,6 +85,16 @@ func TestRequests(t *testing.T) {
 	want(4250, 1005)
 }
 
+// What nobody can have takes nothing off what others request.
+func TestRequestsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	huge := corev1.Container{Resources: corev1.ResourceRequirements{Requests: list("9223372036854775", "7Ei")}}
+	p := pod("1", func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{huge, huge, huge} })
+	if m, b := podOf(p).Requests(); m != most || b != mostMemory {
+		t.Errorf("%d, %d", m, b)
+	}
+}
+
 // What is kept of a pod is small, and the same before and after trimming.
 func TestTrim(t *testing.T) {
 	t.Parallel()

@@ -250,13 +250,18 @@ func qosOf(qos corev1.PodQOSClass) place.Class {
 	return place.LS
 }
 
-// most is the most CPU time that is believed, in thousandths of a CPU.
-const most = 1_000_000
+// most and mostMemory are the most CPU time, in thousandths of a CPU, and memory, in bytes, that a pod
+// and a container are believed to request, so that no sum overflows. What names its node itself may
+// request any amount.
+const (
+	most       = 1_000_000
+	mostMemory = 1 << 46
+)
 
 func resources(requests, limits corev1.ResourceList, qos place.Class) podwords.Resources {
 	return podwords.Resources{
 		Milli: int(min(requests.Cpu().MilliValue(), most)), LimitMilli: int(min(limits.Cpu().MilliValue(), most)),
-		Memory: requests.Memory().Value(), QoS: qos,
+		Memory: min(requests.Memory().Value(), mostMemory), QoS: qos,
 	}
 }
 
@@ -285,7 +290,7 @@ func (p *Pod) Requests() (milli int, memory int64) {
 		sum.Memory = p.Memory
 	}
 	sum = plus(sum, p.Overhead)
-	return sum.Milli, sum.Memory
+	return min(sum.Milli, most), min(sum.Memory, mostMemory)
 }
 
 func plus(a, b podwords.Resources) podwords.Resources {
