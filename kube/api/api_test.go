@@ -95,6 +95,20 @@ func TestRequestsWithoutEnd(t *testing.T) {
 	}
 }
 
+// The API server is asked for the pods of this node that have not ended, and for no others.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	asked := ""
+	c := stub(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Query().Get("fieldSelector")
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1"}`)
+	})
+	if _, err := c.NewPods(nil).source().ListWithContextFunc(t.Context(), metav1.ListOptions{}); err != nil || asked != "spec.nodeName=n,status.phase!=Succeeded,status.phase!=Failed" {
+		t.Errorf("asked for %q, %v", asked, err)
+	}
+}
+
 // What is kept of a pod is small, and the same before and after trimming.
 func TestTrim(t *testing.T) {
 	t.Parallel()

@@ -37,13 +37,13 @@ type Pod struct {
 	KoordQoS, KoordPriority string
 	// Overhead is the runtime class's.
 	Overhead podwords.Resources
-	// Ended pods run no more; Ending ones are being deleted.
-	Ended, Ending bool
+	// Ending ones are being deleted.
+	Ending bool
 	nri.PodInfo
 }
 
-// Pods are the pods of this node, as the API server last said. They are a cache.ReflectorStore
-// of no more than what is asked of it: no informer keeps the objects besides.
+// Pods are the pods of this node that have not ended, as the API server last said. They are a
+// cache.ReflectorStore of no more than what is asked of it: no informer keeps the objects besides.
 type Pods struct {
 	client *Client
 	told   func(error)
@@ -131,9 +131,13 @@ func (p *Pods) Run(ctx context.Context) {
 	r.RunWithContext(klog.NewContext(ctx, quiet))
 }
 
-// source lists and watches the pods of this node only.
+// source lists and watches the pods of this node only. Those that have ended stay at the API server
+// for long, and no quota counts them: anybody may make thousands that a kubelet has no room for.
 func (p *Pods) source() *cache.ListWatch {
-	mine := fields.OneTermEqualSelector("spec.nodeName", p.client.node).String()
+	mine := fields.AndSelectors(
+		fields.OneTermEqualSelector("spec.nodeName", p.client.node),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	).String()
 	var mu sync.Mutex
 	last := errors.New("")
 	tell := func(err error) {
@@ -201,7 +205,7 @@ func trim(pod *corev1.Pod) {
 			list[i] = corev1.Container{Name: list[i].Name, Resources: list[i].Resources, RestartPolicy: list[i].RestartPolicy}
 		}
 	}
-	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
+	pod.Status = corev1.PodStatus{QOSClass: pod.Status.QOSClass}
 }
 
 // mirrorKey is the annotation of what stands for a static pod at the API server, with the UID that
@@ -215,7 +219,6 @@ func podOf(o *corev1.Pod) *Pod {
 		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[mirrorKey], string(o.UID)),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
-		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
 		Ending:   o.DeletionTimestamp != nil,
 	}
 	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
