@@ -218,9 +218,13 @@ func (b *Testbed) equip() error {
 }
 
 // holes makes a file that takes no room on the disk, and as much of the page cache as any
-// other. It goes with the testbed.
+// other. It goes with the testbed. What has the name by now is a killed run's, or another user's and
+// maybe a link: it is not written to.
 func holes(name string) error {
-	file, err := os.Create(name)
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

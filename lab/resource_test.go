@@ -208,11 +208,26 @@ func TestOnDisk(t *testing.T) {
 	} else if err == nil {
 		t.Error("/dev/shm: not refused")
 	}
-	name := filepath.Join(t.TempDir(), "cached")
+	name, other := filepath.Join(t.TempDir(), "cached"), filepath.Join(t.TempDir(), "other")
+	for range 2 { // the second time a killed run has left it
+		if err := holes(name); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Lstat(name); err != nil || info.Size() != cachedFile {
+			t.Errorf("%v, %v", info, err)
+		}
+	}
+	// Another user, whose folder it is, has put a link there.
+	if err := errors.Join(os.Remove(name), os.WriteFile(other, []byte("theirs"), 0o600), os.Symlink(other, name)); err != nil {
+		t.Fatal(err)
+	}
 	if err := holes(name); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(name); err != nil || info.Size() != cachedFile {
+	if text, err := os.ReadFile(other); string(text) != "theirs" {
+		t.Errorf("what a link leads to has %d bytes, %v", len(text), err)
+	}
+	if info, err := os.Lstat(name); err != nil || info.Size() != cachedFile {
 		t.Errorf("%v, %v", info, err)
 	}
 }

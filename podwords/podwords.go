@@ -220,8 +220,12 @@ type reading struct {
 	problems  []Problem
 }
 
+// maxUnknown is how many keys that are no words are named each; an author may write thousands.
+const maxUnknown = 16
+
 // words returns those that concern the container, the weakest first.
 func (r *reading) words() (all []found) {
+	var unknown []string // annotations: of labels there are no domains
 	for label, texts := range map[bool]map[string]string{true: r.pod.Labels, false: r.pod.Annotations} {
 		for key, text := range texts {
 			row, scope, container, ok := lookUp(key, label)
@@ -231,7 +235,7 @@ func (r *reading) words() (all []found) {
 			case scope == 2 && container != r.container:
 				continue
 			case row == nil:
-				r.problem(key, text, Unknown, fmt.Errorf("no word that Berth knows%s", nearest(key)))
+				unknown = append(unknown, key)
 				continue
 			}
 			all = append(all, found{row, key, text, scope})
@@ -240,7 +244,14 @@ func (r *reading) words() (all []found) {
 	slices.SortFunc(all, func(a, b found) int {
 		return cmp.Or(cmp.Compare(a.row.System, b.row.System), cmp.Compare(a.scope, b.scope), strings.Compare(a.key, b.key))
 	})
-	slices.SortFunc(r.problems, func(a, b Problem) int { return strings.Compare(a.Word, b.Word) })
+	slices.Sort(unknown)
+	named := min(len(unknown), maxUnknown)
+	for _, key := range unknown[:named] {
+		r.problem(key, r.pod.Annotations[key], Unknown, fmt.Errorf("no word that Berth knows%s", nearest(key)))
+	}
+	if rest := unknown[named:]; len(rest) > 0 {
+		r.problem(rest[0], r.pod.Annotations[rest[0]], Unknown, fmt.Errorf("one of %d more that are no words that Berth knows", len(rest)))
+	}
 	return all
 }
 

@@ -541,6 +541,39 @@ func TestCPUsOfAScheduler(t *testing.T) {
 	}
 }
 
+// What a pod writes without end costs the node no more than a few words: annotations of 256 KiB, the
+// most that the API server takes, that are no words, and texts in which aliases stand for aliases.
+func TestWithoutEnd(t *testing.T) {
+	t.Parallel()
+	pod := &Pod{Namespace: "a", Name: "p", Annotations: map[string]string{}}
+	for i := range 256 << 10 / len("berth.dev/x00000") {
+		pod.Annotations[fmt.Sprintf("berth.dev/x%05d", i)] = ""
+	}
+	r := Read(pod, "c", Options{})
+	size := 0
+	for i := range r.Problems {
+		size += len(r.Problems[i].Error())
+	}
+	last := r.Problems[len(r.Problems)-1]
+	if len(r.Problems) != maxUnknown+1 || size > 128<<10 || last.Word != "berth.dev/x00016" || !strings.Contains(last.Error(), "one of 16368 more") {
+		t.Errorf("%d problems of %d bytes; the last is %v", len(r.Problems), size, &last)
+	}
+	text := "x: &a0 [" + strings.Repeat("x,", 100) + "]\n"
+	for i := range 3 {
+		text += fmt.Sprintf("a%d: &a%[1]d [%s]\n", i+1, strings.Repeat(fmt.Sprintf("*a%d,", i), 50))
+	}
+	pod.Annotations = map[string]string{"berth.dev/hints": "\n" + text, "scheduling.koordinator.sh/resource-spec": text}
+	r = Read(pod, "c", Options{})
+	for i := range r.Problems {
+		if p := &r.Problems[i]; p.Kind != Invalid || !strings.Contains(p.Error(), "aliases stand for more values") {
+			t.Error(p)
+		}
+	}
+	if len(r.Problems) != 2 || len(text) > MaxValue {
+		t.Errorf("%d bytes are read: %v", len(text), r.Problems)
+	}
+}
+
 // Whatever a pod says, what comes of it is valid, bounded, and asks for no more than the
 // container requests.
 func FuzzRead(f *testing.F) {

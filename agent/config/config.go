@@ -247,7 +247,8 @@ type Match struct {
 	Container *Container `json:"container,omitempty"`
 	// Delegated takes groups, too, of which a user other than root and the agent's chose
 	// the name: those below a group that belongs to such a user, who can make groups of
-	// any name there, as many as the kernel allows.
+	// any name there, as many as the kernel allows; and those in a container, where root's
+	// processes may do so, too.
 	Delegated bool `json:"delegated,omitempty"`
 }
 

@@ -256,6 +256,29 @@ func TestGroupsComeAndGo(t *testing.T) {
 	}
 }
 
+// Who runs in a container may be root there, and call a group like a unit of the host's: it gets no place
+// by that name.
+func TestNamedInContainer(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "workloads: [{name: web, match: {unit: web.service}, class: LSR, cpus: 2}]\n")
+	for _, name := range []string{"", "/web.service", "/a.slice", "/a.slice/web.service"} {
+		if name == "" {
+			h.mkdir("docker")
+		}
+		h.mkdir("docker/" + strings.Repeat("ab", 32) + name)
+	}
+	h.mkdir("web.service")
+	r := h.run()
+	if e := r.await(agent.Failed, ""); !strings.Contains(e.Text, "web.service\" is not a workload web: who runs in a container chose its name") {
+		t.Error(e.Text)
+	}
+	r.await(agent.Placed, "web:web.service")
+	all, err := r.List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Errorf("placed are %v, %v", all, err)
+	}
+}
+
 // A group that was removed and made anew at once is written to anew.
 func TestGroupMadeAnew(t *testing.T) {
 	t.Parallel()

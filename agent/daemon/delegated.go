@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/watch/cgroupstat"
+	"berth.dev/berth/watch/pods"
 )
 
 // entryOf returns what a configuration makes of a group. Delegated is true if a user
@@ -30,7 +31,8 @@ func (l *loop) entryOf(c *config.NodeConfig, group string) (entry *config.Worklo
 }
 
 // namedBy says who can make groups of any name where this one is, beside root and the
-// agent's user: who owns a group around it, or may write one; "" is nobody.
+// agent's user: who owns a group around it, or may write one, or is in a container around it, be it as
+// root; "" is nobody.
 func (l *loop) namedBy(group string) string {
 	if l.dir == "" {
 		return ""
@@ -51,6 +53,9 @@ func (l *loop) namedBy(group string) string {
 			return fmt.Sprintf("user %d", stat.Uid)
 		case cgroupstat.Shared(stat.Mode, stat.Gid):
 			return fmt.Sprintf("a user who may write %q, of group %d and mode %04o,", at, stat.Gid, stat.Mode&0o7777)
+		}
+		if _, is := pods.ContainerOf(path.Join(l.prefix, at)); is {
+			return "who runs in a container" // not which, as there may be any number
 		}
 	}
 	return ""

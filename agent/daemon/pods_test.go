@@ -57,6 +57,14 @@ func TestWithPods(t *testing.T) {
 	if len(recorded) != 1 {
 		t.Error("what was known has changed")
 	}
+	// A user calls a group like that of a container that is not to be acted on, and so does who is in one.
+	dns := groups["kube-system/dns/dns"]
+	for _, borrowed := range []string{"user.slice/user-1000.slice/user@1000.service/" + dns, groups["batch/job/main"] + "/" + dns} {
+		known, names := g.withPods(nil, nil, []string{borrowed}, conf)
+		if len(known)+len(names) > 0 {
+			t.Errorf("%s is protected: %+v, as %q", borrowed, known, names)
+		}
+	}
 	if p := g.party(groups["batch/job/main"]); p.Pod == nil || p.Pod.Pod != "job" || p.Pod.QoS != pods.BestEffort {
 		t.Errorf("%+v", p)
 	}

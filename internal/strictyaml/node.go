@@ -2,6 +2,7 @@ package strictyaml
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,8 +26,12 @@ func parse(data []byte) (docs []*yaml.Node, err error) {
 		if err := checkKeys(&doc); err != nil {
 			return nil, err
 		}
-		// The library finds aliases within what they stand for, and too many of them, only
-		// when it decodes. Types are checked here.
+		room := 2*len(data) + 16
+		if err := checkAliases(&doc, 0, &room, map[*yaml.Node]bool{}); err != nil {
+			return nil, err
+		}
+		// The library finds aliases within what they stand for only when it decodes. Types are
+		// checked here.
 		var all any
 		var mismatch *yaml.TypeError
 		if err := doc.Decode(&all); err != nil && !errors.As(err, &mismatch) {
@@ -105,6 +110,28 @@ func checkKeys(n *yaml.Node) error {
 			return fmt.Errorf("line %d: a field's name is no text", part.Line)
 		}
 		if err := checkKeys(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAliases refuses aliases that stand for more values than a text of that length could have: each
+// is decoded. The library allows some 400,000 in any text. Line is where the outermost alias is.
+func checkAliases(n *yaml.Node, line int, room *int, in map[*yaml.Node]bool) error {
+	if n.Kind == yaml.AliasNode {
+		if in[n.Alias] {
+			return nil // within what it stands for: the library tells
+		}
+		in[n.Alias] = true
+		defer delete(in, n.Alias)
+		line, n = cmp.Or(line, n.Line), n.Alias
+	}
+	if *room--; *room < 0 {
+		return fmt.Errorf("line %d: aliases stand for more values than the text has room for: write them out, or use fewer", cmp.Or(line, n.Line))
+	}
+	for _, part := range n.Content {
+		if err := checkAliases(part, line, room, in); err != nil {
 			return err
 		}
 	}

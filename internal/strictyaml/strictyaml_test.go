@@ -73,9 +73,9 @@ func TestMerge(t *testing.T) {
 }
 
 // bomb is a small document that its aliases make a large one.
-func bomb() string {
+func bomb(levels int) string {
 	text := "any:\n  a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
-	for i := range 8 {
+	for i := range levels {
 		text += fmt.Sprintf("  a%d: &a%d [%s*a%d]\n", i+1, i+1, strings.Repeat(fmt.Sprintf("*a%d, ", i), 8), i)
 	}
 	return text
@@ -112,7 +112,8 @@ func TestDecodeNamesAllThatIsWrong(t *testing.T) {
 		"infinity":           {"any: {a: .inf}", `f:1: any.a: ".inf" is no number`},
 		"two, by line":       {"list:\n-\n  x: 1\n-\n", "f:3: list[0].x: unknown field; there are: words, width\nf:4: list[1]: is empty"},
 		"alias of itself":    {"any: &a {b: *a}", `f: anchor 'a' value contains itself`},
-		"too many aliases":   {bomb(), `f: document contains excessive aliasing`},
+		"too many aliases":   {bomb(8), `f:5: aliases stand for more values than the text has room for: write them out, or use fewer`},
+		"aliases, few bytes": {bomb(4), `f:4: aliases stand for more values than the text has room for: write them out, or use fewer`},
 		"merge of a text":    {"any: {<<: x}", `f: map merge requires map or sequence of maps as the value`},
 		"two":                {"on: 3\nlist: [{wrods: []}]", "f:1: on: \"3\" is no true or false\nf:2: list[0].wrods: unknown field; did you mean \"words\"?"},
 	} {

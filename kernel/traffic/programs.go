@@ -168,15 +168,20 @@ func (k *programs) load(number uint64) (p *ebpf.Program, err error) {
 }
 
 // running returns the program of a number that is in the kernel, nil if none is. Its instructions tell
-// it from that of another Berth, in a container.
+// it from that of another Berth, in a container. One that another user has loaded is not taken: whoever
+// made its map writes to it, and the kernel may let anybody (kernel.unprivileged_bpf_disabled is 0).
 func (k *programs) running(number uint64) (found *ebpf.Program, err error) {
 	for id := ebpf.ProgramID(0); found == nil; {
 		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {
 			return nil, nil
 		}
 		if err == nil {
-			err = k.with(id, func(p *ebpf.Program, of uint64, older bool) (err error) {
-				if of == number && !older {
+			err = k.with(id, func(p *ebpf.Program, of uint64, older bool) error {
+				info, err := p.Info()
+				if err != nil || of != number || older {
+					return err
+				}
+				if uid, known := info.CreatedByUID(); known && int(uid) == os.Getuid() {
 					found, err = p.Clone()
 				}
 				return err

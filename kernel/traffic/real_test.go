@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -363,6 +364,7 @@ func testLimits(t *testing.T) {
 		}
 	}
 	b.together()
+	b.otherUser()
 	if !comes(0, func() bool { return b.rates(300 * time.Millisecond)[0] >= 200e6 }) {
 		t.Error("without a limit it stays slow")
 	}
@@ -412,6 +414,58 @@ func (b *bed) together() {
 		if got := b.text(group + "/" + togetherFile); got != none {
 			b.Errorf("undone: %q", got)
 		}
+	}
+}
+
+// otherUser has a program of another user's, with a map of that user's, not become that of a class.
+func (b *bed) otherUser() {
+	b.Helper()
+	with := Together{Class: firstMinor + 1, Rate: 40e6}
+	k, err := together.through(with.Devices)
+	if err != nil {
+		b.Fatal(err)
+	}
+	made := make(chan *ebpf.Program)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its user
+		defer close(made)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 0, 0); errno != 0 {
+			b.Error(errno)
+			return
+		}
+		p, err := k.load(receivesTogether(with))
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		made <- p
+	}()
+	theirs := <-made
+	if theirs == nil {
+		b.FailNow()
+	}
+	defer theirs.Close()
+	if found, err := k.running(receivesTogether(with)); found != nil || err != nil {
+		b.Errorf("the program of another user is taken: %v, %v", found, err)
+	}
+	own, err := k.load(receivesTogether(with))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer own.Close()
+	found, err := k.running(receivesTogether(with))
+	if err != nil || found == nil {
+		b.Fatalf("that of this user is not found beside it: %v, %v", found, err)
+	}
+	defer found.Close()
+	is, err := found.Info()
+	want, err2 := own.Info()
+	if err = errors.Join(err, err2); err != nil {
+		b.Fatal(err)
+	}
+	got, _ := is.ID()
+	if id, _ := want.ID(); got != id {
+		b.Errorf("program %d is taken, want %d", got, id)
 	}
 }
 

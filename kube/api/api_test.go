@@ -85,6 +85,30 @@ func TestRequests(t *testing.T) {
 	want(4250, 1005)
 }
 
+// What nobody can have takes nothing off what others request.
+func TestRequestsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	huge := corev1.Container{Resources: corev1.ResourceRequirements{Requests: list("9223372036854775", "7Ei")}}
+	p := pod("1", func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{huge, huge, huge} })
+	if m, b := podOf(p).Requests(); m != most || b != mostMemory {
+		t.Errorf("%d, %d", m, b)
+	}
+}
+
+// The API server is asked for the pods of this node that have not ended, and for no others.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	asked := ""
+	c := stub(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Query().Get("fieldSelector")
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1"}`)
+	})
+	if _, err := c.NewPods(nil).source().ListWithContextFunc(t.Context(), metav1.ListOptions{}); err != nil || asked != "spec.nodeName=n,status.phase!=Succeeded,status.phase!=Failed" {
+		t.Errorf("asked for %q, %v", asked, err)
+	}
+}
+
 // What is kept of a pod is small, and the same before and after trimming.
 func TestTrim(t *testing.T) {
 	t.Parallel()
@@ -92,7 +116,7 @@ func TestTrim(t *testing.T) {
 	prio := int32(9500)
 	p := pod("1", func(p *corev1.Pod) {
 		p.Labels = map[string]string{"koordinator.sh/qosClass": "LSE"}
-		p.Annotations = map[string]string{"big": strings.Repeat("x", 200<<10), hashKey: "feed"}
+		p.Annotations = map[string]string{"big": strings.Repeat("x", 200<<10), mirrorKey: "feed"}
 		p.Spec = corev1.PodSpec{
 			Priority: &prio, PriorityClassName: "koord-prod", Overhead: list("1", "1"), Resources: &corev1.ResourceRequirements{Requests: list("3", "3")},
 			InitContainers: []corev1.Container{{Name: "s", RestartPolicy: &always, Args: []string{strings.Repeat("y", 1000)}}},
@@ -118,7 +142,7 @@ func TestStore(t *testing.T) {
 	if _, synced := p.All(); synced {
 		t.Error("synced before a list")
 	}
-	static := pod("2", func(p *corev1.Pod) { p.Annotations = map[string]string{hashKey: "hash"} })
+	static := pod("2", func(p *corev1.Pod) { p.Annotations = map[string]string{mirrorKey: "hash"} })
 	if err := p.Replace([]any{pod("1", nil), static}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +159,31 @@ func TestStore(t *testing.T) {
 	_ = p.Delete(static)
 	if _, ok := p.Pod("hash"); ok || p.UID("a", "p1", "") != "3" {
 		t.Error("the new pod is forgotten with the old one, or a pod that is gone is not")
+	}
+	// Others that say to have the UIDs of pods get nothing of theirs.
+	says := func(uid, of string) *corev1.Pod {
+		return pod(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{mirrorKey: of, "kubernetes.io/config.hash": of} })
+	}
+	victim := pod("3", func(p *corev1.Pod) { p.Name, p.Status.QOSClass = "p1", corev1.PodQOSGuaranteed })
+	_ = p.Replace([]any{says("4", "3"), victim, static, says("5", "hash"), pod("6", func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.hash": "x"} })}, "")
+	if info, ok := p.Pod("3"); !ok || info.QoS != place.LSR || p.UID("a", "p1", "3") != "3" {
+		t.Errorf("pod 3 is %+v, %v, at the API server %s, since another says to have its UID", info, ok, p.UID("a", "p1", "3"))
+	}
+	if info, ok := p.Pod("hash"); ok {
+		t.Errorf("of two that say to be a static pod %+v is taken for it", info)
+	}
+	if _, ok := p.Pod("x"); ok {
+		t.Error("one that is no mirror is taken for a static pod")
+	}
+	all, _ = p.All()
+	for _, one := range all {
+		if one.NodeUID != one.UID {
+			t.Errorf("pod %s is %s on the node", one.UID, one.NodeUID)
+		}
+	}
+	_ = p.Delete(says("5", "hash"))
+	if _, ok := p.Pod("hash"); !ok {
+		t.Error("a static pod is not known once the other is gone")
 	}
 	var many []any
 	for i := range MaxPods + 1 {

@@ -37,21 +37,21 @@ type Pod struct {
 	KoordQoS, KoordPriority string
 	// Overhead is the runtime class's.
 	Overhead podwords.Resources
-	// Ended pods run no more; Ending ones are being deleted.
-	Ended, Ending bool
+	// Ending ones are being deleted.
+	Ending bool
 	nri.PodInfo
 }
 
-// Pods are the pods of this node, as the API server last said. They are a cache.ReflectorStore
-// of no more than what is asked of it: no informer keeps the objects besides.
+// Pods are the pods of this node that have not ended, as the API server last said. They are a
+// cache.ReflectorStore of no more than what is asked of it: no informer keeps the objects besides.
 type Pods struct {
 	client *Client
 	told   func(error)
 
 	mu     sync.Mutex
 	byUID  map[string]*Pod
-	byName map[string]string // UIDs
-	static map[string]string // UIDs, by NodeUID where that differs
+	byName map[string]string   // UIDs
+	static map[string][]string // UIDs of those that say to have a NodeUID
 	synced bool
 	over   bool // since the last list a pod found no room
 
@@ -64,17 +64,29 @@ func (c *Client) NewPods(told func(error)) *Pods {
 	if told == nil {
 		told = func(error) {}
 	}
-	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, static: map[string]string{}, changed: make(chan struct{}, 1)}
+	return &Pods{client: c, told: told, byUID: map[string]*Pod{}, byName: map[string]string{}, static: map[string][]string{}, changed: make(chan struct{}, 1)}
 }
 
 // Pod implements nri.Pods.
 func (p *Pods) Pod(uid string) (*nri.PodInfo, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pod := p.byUID[cmp.Or(p.static[uid], uid)]; pod != nil {
+	if pod := p.onNode(uid); pod != nil {
 		return &pod.PodInfo, true // a change makes another
 	}
 	return nil, false
+}
+
+// onNode is the pod that has a UID on the node: at the API server, or as the only one that says to be
+// the mirror of a static pod. Anybody may say so of a pod, also with a UID that is another's.
+func (p *Pods) onNode(uid string) *Pod {
+	if pod := p.byUID[uid]; pod != nil {
+		return pod
+	}
+	if of := p.static[uid]; len(of) == 1 {
+		return p.byUID[of[0]]
+	}
+	return nil
 }
 
 // UID is a pod's UID at the API server: by its UID on the node if that is not "", else by
@@ -85,7 +97,10 @@ func (p *Pods) UID(namespace, name, nodeUID string) string {
 	if nodeUID == "" {
 		return p.byName[namespace+"/"+name]
 	}
-	return cmp.Or(p.static[nodeUID], nodeUID)
+	if pod := p.onNode(nodeUID); pod != nil {
+		return pod.UID
+	}
+	return nodeUID
 }
 
 // All returns the pods by namespace and name. synced is false until the server has told of
@@ -94,6 +109,10 @@ func (p *Pods) All() (all []*Pod, synced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pod := range p.byUID {
+		if p.onNode(pod.NodeUID) != pod {
+			it := *pod
+			it.NodeUID, pod = pod.UID, &it
+		}
 		all = append(all, pod)
 	}
 	slices.SortFunc(all, func(a, b *Pod) int {
@@ -112,9 +131,13 @@ func (p *Pods) Run(ctx context.Context) {
 	r.RunWithContext(klog.NewContext(ctx, quiet))
 }
 
-// source lists and watches the pods of this node only.
+// source lists and watches the pods of this node only. Those that have ended stay at the API server
+// for long, and no quota counts them: anybody may make thousands that a kubelet has no room for.
 func (p *Pods) source() *cache.ListWatch {
-	mine := fields.OneTermEqualSelector("spec.nodeName", p.client.node).String()
+	mine := fields.AndSelectors(
+		fields.OneTermEqualSelector("spec.nodeName", p.client.node),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	).String()
 	var mu sync.Mutex
 	last := errors.New("")
 	tell := func(err error) {
@@ -167,10 +190,10 @@ func (*Pods) Transformer() cache.TransformFunc {
 
 // trim drops from a pod what podOf does not read.
 func trim(pod *corev1.Pod) {
-	hash, static := pod.Annotations[hashKey]
+	uid, static := pod.Annotations[mirrorKey]
 	pod.ManagedFields, pod.Annotations, pod.OwnerReferences = nil, nil, nil
 	if static {
-		pod.Annotations = map[string]string{hashKey: hash}
+		pod.Annotations = map[string]string{mirrorKey: uid}
 	}
 	spec := &pod.Spec
 	pod.Spec = corev1.PodSpec{
@@ -182,20 +205,20 @@ func trim(pod *corev1.Pod) {
 			list[i] = corev1.Container{Name: list[i].Name, Resources: list[i].Resources, RestartPolicy: list[i].RestartPolicy}
 		}
 	}
-	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
+	pod.Status = corev1.PodStatus{QOSClass: pod.Status.QOSClass}
 }
 
-// hashKey is the annotation of a static pod with the UID that it has on the node: to the
-// runtime, and in the names of groups.
-const hashKey = "kubernetes.io/config.hash"
+// mirrorKey is the annotation of what stands for a static pod at the API server, with the UID that
+// the pod has on the node: to the runtime, and in the names of groups. Nobody can change it, and
+// the kubelet deletes a pod that has it and stands for no static one.
+const mirrorKey = "kubernetes.io/config.mirror"
 
 func podOf(o *corev1.Pod) *Pod {
 	qos := qosOf(o.Status.QOSClass)
 	p := &Pod{
-		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[hashKey], string(o.UID)),
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[mirrorKey], string(o.UID)),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
-		Ended:    o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
 		Ending:   o.DeletionTimestamp != nil,
 	}
 	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
@@ -230,13 +253,18 @@ func qosOf(qos corev1.PodQOSClass) place.Class {
 	return place.LS
 }
 
-// most is the most CPU time that is believed, in thousandths of a CPU.
-const most = 1_000_000
+// most and mostMemory are the most CPU time, in thousandths of a CPU, and memory, in bytes, that a pod
+// and a container are believed to request, so that no sum overflows. What names its node itself may
+// request any amount.
+const (
+	most       = 1_000_000
+	mostMemory = 1 << 46
+)
 
 func resources(requests, limits corev1.ResourceList, qos place.Class) podwords.Resources {
 	return podwords.Resources{
 		Milli: int(min(requests.Cpu().MilliValue(), most)), LimitMilli: int(min(limits.Cpu().MilliValue(), most)),
-		Memory: requests.Memory().Value(), QoS: qos,
+		Memory: min(requests.Memory().Value(), mostMemory), QoS: qos,
 	}
 }
 
@@ -265,7 +293,7 @@ func (p *Pod) Requests() (milli int, memory int64) {
 		sum.Memory = p.Memory
 	}
 	sum = plus(sum, p.Overhead)
-	return sum.Milli, sum.Memory
+	return min(sum.Milli, most), min(sum.Memory, mostMemory)
 }
 
 func plus(a, b podwords.Resources) podwords.Resources {
@@ -298,8 +326,8 @@ func (p *Pods) put(pod *Pod) {
 		return
 	}
 	p.byUID[pod.UID], p.byName[pod.Namespace+"/"+pod.Name] = pod, pod.UID
-	if pod.NodeUID != pod.UID {
-		p.static[pod.NodeUID] = pod.UID
+	if of := p.static[pod.NodeUID]; pod.NodeUID != pod.UID && !slices.Contains(of, pod.UID) {
+		p.static[pod.NodeUID] = append(of, pod.UID)
 	}
 }
 
@@ -312,10 +340,12 @@ func (p *Pods) Delete(obj any) error {
 	p.mu.Lock()
 	gone := podOf(pod)
 	delete(p.byUID, gone.UID)
-	for names, key := range map[*map[string]string]string{&p.byName: gone.Namespace + "/" + gone.Name, &p.static: gone.NodeUID} {
-		if (*names)[key] == gone.UID {
-			delete(*names, key)
-		}
+	if name := gone.Namespace + "/" + gone.Name; p.byName[name] == gone.UID {
+		delete(p.byName, name)
+	}
+	of := slices.DeleteFunc(p.static[gone.NodeUID], func(uid string) bool { return uid == gone.UID })
+	if p.static[gone.NodeUID] = of; len(of) == 0 {
+		delete(p.static, gone.NodeUID)
 	}
 	p.mu.Unlock()
 	p.wake()

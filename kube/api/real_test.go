@@ -102,6 +102,10 @@ func testPods(t *testing.T, s *server, _ *api.Client, pods *api.Pods) {
 	wait(t, 15*time.Second, "the pod", func() bool { return pods.UID("default", "short", "") != "" })
 	s.must(http.MethodDelete, "/api/v1/namespaces/default/pods/short", isJSON, nil)
 	wait(t, 15*time.Second, "the pod to be gone", func() bool { return pods.UID("default", "short", "") == "" })
+	s.pod("default", "failed", "n1", "")
+	wait(t, 15*time.Second, "the pod", func() bool { return pods.UID("default", "failed", "") != "" })
+	s.must(http.MethodPatch, "/api/v1/namespaces/default/pods/failed/status", isMerge, "status: {phase: Failed}")
+	wait(t, 15*time.Second, "the pod that has ended to be gone", func() bool { return pods.UID("default", "failed", "") == "" })
 }
 
 type eventList struct {

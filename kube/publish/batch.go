@@ -177,9 +177,6 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 // counted are the pods that count, by their UIDs on the node, with what they use.
 func counted(pods []*api.Pod, r *usage.Report) (all []predict.Pod) {
 	for _, p := range pods {
-		if p.Ended {
-			continue
-		}
 		milli, memory := p.Requests()
 		pod := predict.Pod{UID: p.NodeUID, Ending: p.Ending, Pod: batch.Pod{
 			Kind: batch.KindOf(p.KoordPriority, p.Priority, p.KoordQoS == "BE" || p.KoordQoS == "" && p.QoS == place.BE),

@@ -154,9 +154,7 @@ func (a *Agent) tellTopology(ctx context.Context, doc *api.Document, o *owner) e
 		var all []*api.Pod
 		all, n.Known = a.opt.Pods.All()
 		for _, p := range all {
-			if !p.Ended {
-				n.Pods = append(n.Pods, zones.Pod{Namespace: p.Namespace, Name: p.Name})
-			}
+			n.Pods = append(n.Pods, zones.Pod{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
 	_, err = doc.Write(ctx, zones.Of(&n, s))

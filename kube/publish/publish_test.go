@@ -65,11 +65,11 @@ func TestInputs(t *testing.T) {
 	}
 	node := &corev1.Node{Status: corev1.NodeStatus{Capacity: list("10", "100"), Allocatable: list("9", "95")}}
 	node.Annotations = map[string]string{reservationKey: `{"resources":{"cpu":"2","memory":"1"}}`}
-	pod := func(uid, qos string, class place.Class, ended bool) *api.Pod {
-		return &api.Pod{UID: uid, NodeUID: uid, KoordQoS: qos, Ended: ended, PodInfo: nri.PodInfo{Resources: podwords.Resources{Milli: 100, Memory: 5, QoS: class}}}
+	pod := func(uid, qos string, class place.Class) *api.Pod {
+		return &api.Pod{UID: uid, NodeUID: uid, KoordQoS: qos, PodInfo: nri.PodInfo{Resources: podwords.Resources{Milli: 100, Memory: 5, QoS: class}}}
 	}
 	got, err := inputs(node, []*api.Pod{
-		pod("a", "LSE", place.LSR, false), pod("b", "", place.BE, false), pod("c", "", place.LS, true), pod("d", "BE", place.LS, false), pod("e", "LS", place.BE, false),
+		pod("a", "LSE", place.LSR), pod("b", "", place.BE), pod("d", "BE", place.LS), pod("e", "LS", place.BE),
 	}, &usage.Report{Node: batch.Amount{Milli: 1000, Memory: 50}, Pods: map[string]batch.Amount{"a": {Milli: 50, Memory: 2}, "gone": {Milli: 7, Memory: 3}}})
 	request := batch.Amount{Milli: 100, Memory: 5}
 	want := &batch.Node{

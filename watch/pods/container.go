@@ -29,10 +29,14 @@ func ContainerOf(groupPath string) (c Container, ok bool) {
 	if len(parts) == 0 {
 		return c, false
 	}
-	last, parent := parts[len(parts)-1], ""
-	if len(parts) > 1 {
-		parent = parts[len(parts)-2]
+	if len(parts) == 1 {
+		return containerIn("", parts[0])
 	}
+	return containerIn(parts[len(parts)-2], parts[len(parts)-1])
+}
+
+// containerIn is ContainerOf of a group in another one, by their names.
+func containerIn(parent, last string) (c Container, ok bool) {
 	if c, ok := machineOf(parent, last); ok {
 		return c, true
 	}

@@ -9,7 +9,10 @@
 // (kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/RUNTIME-ID.scope).
 package pods
 
-import "strings"
+import (
+	"path"
+	"strings"
+)
 
 // QoS is a class of pods; "" is unknown.
 type QoS string
@@ -48,9 +51,13 @@ type Group struct {
 }
 
 // Parse reads the path of a group. A group below a container's own is the container's
-// business: it is None, as are containers in no pod.
+// business, and one below a service's or a scope's the unit's, such as the manager of a user's units:
+// whatever it is called, it is None, as are containers in no pod.
 func Parse(group string) Group {
 	parts := components(group)
+	if isWithin(parts) {
+		return Group{}
+	}
 	if c, ok := ContainerOf(group); ok {
 		if c.Pod == "" {
 			return Group{}
@@ -77,6 +84,22 @@ func Parse(group string) Group {
 		return Group{}
 	}
 	return g
+}
+
+// isWithin reports whether a group lies in one whose processes may have made it. It is the runtime's
+// where that has no cgroup driver of systemd: system.slice/containerd.service/SLICE:RUNTIME:ID.
+func isWithin(parts []string) bool {
+	around := ""
+	for i, name := range parts[:max(len(parts)-1, 0)] {
+		_, is := containerIn(around, name)
+		unit := path.Ext(name)
+		service := unit == ".service" && !(i == 1 && around == "system.slice" && i == len(parts)-2 && strings.Contains(parts[i+1], ".slice:"))
+		if is || service || unit == ".scope" {
+			return true
+		}
+		around = name
+	}
+	return false
 }
 
 func isSlice(name string) bool { return strings.HasSuffix(name, ".slice") }

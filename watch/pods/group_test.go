@@ -39,6 +39,15 @@ func TestParse(t *testing.T) {
 		"user.slice/pod" + uid:                 {},
 		"kubepods/podx/" + id:                  {},
 		slice + "/cri-containerd-" + id + ".scope/init.scope": {},
+		// Made by who is in a container, or by a user whose manager of units has the group.
+		slice + "/cri-containerd-" + id + ".scope/kubepods/pod" + uid:                               {},
+		"kubepods/pod" + uid + "/" + id + "/kubepods/pod" + uid + "/" + id:                          {},
+		"user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/" + id:                {},
+		"user.slice/user-1000.slice/user@1000.service/kubepods-pod" + uidUnit + ".slice:crio:" + id: {},
+		"system.slice/a.service/b/kubepods-pod" + uidUnit + ".slice:crio:" + id:                     {},
+		"system.slice/a.service/" + slice + "/crio-" + id + ".scope":                                {},
+		"lxc.payload.web/kubepods/burstable":                                                        {},
+		"user.slice/user-1000.slice/session-1.scope/kubepods/besteffort/pod" + uid:                  {},
 	} {
 		if got := Parse(group); got != want {
 			t.Errorf("%s is %+v, want %+v", group, got, want)
