@@ -14,10 +14,14 @@ func TestNarrow(t *testing.T) {
 	row := func(low, high float64) Row {
 		return Row{Scenario: "idle", Ratio: &stats.Interval{Estimate: (low + high) / 2, Low: low, High: high}}
 	}
+	wide := row(3, 8)
+	wide.Scenario = "limited"
 	for name, tc := range map[string]struct {
 		rows []Row
 		want bool
 	}{
+		"dropped":            {[]Row{row(0.95, 1.05), wide}, true},
+		"all were dropped":   {[]Row{wide}, true},
 		"narrow":             {[]Row{{Scenario: Baseline}, row(0.95, 1.05), row(9.2, 10.9)}, true},
 		"too few blocks":     {[]Row{{Scenario: Baseline}, row(1, 1)}, false},
 		"one is wide":        {[]Row{row(0.95, 1.05), row(9, 11)}, false},
@@ -25,7 +29,7 @@ func TestNarrow(t *testing.T) {
 		"one has no ratio":   {[]Row{row(1, 1), {Scenario: "pinned"}}, false},
 		"nothing is decided": {[]Row{row(0, 1)}, false},
 	} {
-		if got := (&Analysis{Rows: tc.rows}).narrow(0.1); got != tc.want {
+		if got := (&Analysis{Rows: tc.rows}).narrow(0.1, []Dropped{{"limited", 15}}); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}

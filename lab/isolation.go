@@ -111,15 +111,16 @@ func enough(r *Result) func() (bool, error) {
 		a, err := Analyse(r)
 		last = time.Now()
 		took = last.Sub(now)
-		return err == nil && a.narrow(r.Experiment.Until), err
+		return err == nil && a.narrow(r.Experiment.Until, r.Dropped), err
 	}
 }
 
 // narrow says whether the interval of every ratio of p99 is: within ±10 % for 0.1, as
-// factors. What has no ratio stays undecided; what is skipped does not matter.
-func (a *Analysis) narrow(within float64) bool {
+// factors. What has no ratio stays undecided; what is skipped does not matter, nor what a
+// look has dropped, as it gets no more rounds.
+func (a *Analysis) narrow(within float64, dropped []Dropped) bool {
 	for _, row := range a.Rows {
-		if row.Scenario == Baseline || row.Skipped != nil {
+		if row.Scenario == Baseline || row.Skipped != nil || slices.ContainsFunc(dropped, func(d Dropped) bool { return d.Scenario == row.Scenario }) {
 			continue
 		}
 		if row.Ratio == nil || !row.Ratio.Known() || !(row.Ratio.High <= row.Ratio.Low*(1+within)*(1+within)) {

@@ -29,7 +29,7 @@ type Spec struct {
 	// any case. 0 is no limit.
 	For Duration `json:"for,omitempty"`
 	// Until ends the run when the interval of every ratio of p99 is that narrow: 0.1 is
-	// ±10 %. 0 is never.
+	// ±10 %. What a look has dropped does not count. 0 is never.
 	Until float64 `json:"until,omitempty"`
 	// Look is after how many blocks the scenarios that are decided by then, and not the best,
 	// are dropped; 0 is never. The chance of a false verdict is shared by both looks at the

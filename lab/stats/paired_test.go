@@ -1,8 +1,10 @@
 package stats
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -240,5 +242,41 @@ func BenchmarkJudge(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		Ratios(blocks).Judge(64)
+	}
+}
+
+// TestWidths makes the table of how wide an interval is, by the blocks that count (docs/measurements/statistics-time.md):
+// figures that vary from round to round as those of weighted and alone do, two rounds alone in each block.
+func TestWidths(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("simulation in short mode")
+	}
+	const runs, own, alone = 2000, 0.54, 0.31
+	table := ""
+	for _, n := range []int{14, 28, 42, 45, 48} {
+		r := rand.New(rand.NewPCG(11, uint64(n)))
+		var widths []float64
+		var sum, squares, covered float64
+		for range runs {
+			var blocks [][]float64
+			for range n {
+				blocks = append(blocks, []float64{math.Exp(own * r.NormFloat64()), math.Exp(alone * r.NormFloat64()), math.Exp(alone * r.NormFloat64())})
+			}
+			i := Ratios(blocks).Interval(confidence)
+			effect := math.Log(i.Estimate)
+			sum, squares, widths = sum+effect, squares+effect*effect, append(widths, math.Sqrt(i.High/i.Low))
+			if i.Low <= 1 && 1 <= i.High {
+				covered++
+			}
+		}
+		table += fmt.Sprintf("| %d | ×/÷ %.2f | ×/÷ %.2f | %.1f %% |\n", n, Median(widths), math.Exp(1.96*math.Sqrt((squares-sum*sum/runs)/(runs-1))), 100*covered/runs)
+	}
+	page, err := os.ReadFile("../../docs/measurements/statistics-time.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), table) {
+		t.Errorf("statistics-time.md lacks:\n%s", table)
 	}
 }
