@@ -41,7 +41,7 @@ func labCommand() *cobra.Command {
 	var f labFlags
 	cmd := &cobra.Command{
 		Use:   "lab [flags] [isolation]",
-		Short: "Measure what a noisy neighbour does to a service, and what isolation buys",
+		Short: "Measure what a noisy neighbour does to a service, and what isolation brings",
 		Long:  labHelp(),
 		Example: `  berth lab                                        # about two minutes
   berth lab --neighbour spin --scenario idle       # one strategy against a tight loop

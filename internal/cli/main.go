@@ -164,7 +164,7 @@ func rootCommand() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
 		Use:           "berth",
-		Short:         "Give every workload its own place, and measure what that bought",
+		Short:         "Place, guard and measure workloads on a shared Linux host",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
