@@ -104,7 +104,7 @@ func (a *analysis) answerNothing() string {
 	}
 	text := fmt.Sprintf("With no isolation one request in 100 takes %s; alone %s.", took(row), took(base))
 	if row.Saturated {
-		text = fmt.Sprintf("With no isolation the tenant is overloaded: it answers more slowly than requests come, and its queue grows. Within %s one request in 100 takes %s; alone %s.",
+		text = fmt.Sprintf("With no isolation the tenant is overloaded: it answers more slowly than requests come, and its queue grows. In rounds of %s one request in 100 takes %s; alone %s.",
 			Latency(float64(a.Experiment.Window)/1e3), took(row), took(base))
 	}
 	switch row.Verdict {

@@ -64,6 +64,9 @@ func ReadStored(path string) ([]byte, error) {
 			text, err = io.ReadAll(io.LimitReader(r, maxStored))
 		}
 	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("%s is cut off: %w (copy it again)", path, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read result: %w", err)
 	}

@@ -41,7 +41,7 @@ func TestAnswer(t *testing.T) {
 		none []string
 	}{
 		"usual": {fakeResult(t, usual()), []string{
-			"With no isolation the tenant is overloaded: it answers more slowly than requests come, and its queue grows. Within 2 s one request in 100 takes at least 15.9 ms; alone 2.01 ms.",
+			"With no isolation the tenant is overloaded: it answers more slowly than requests come, and its queue grows. In rounds of 2 s one request in 100 takes at least 15.9 ms; alone 2.01 ms.",
 			"Best: idle (2.07",
 			" ms, neighbour keeps 60 %) or pinned (",
 			"; they are as good as each other. Both are 7.",

@@ -1,5 +1,5 @@
-// Command berth gives every workload on a shared Linux host its own place,
-// keeps noisy neighbours clear of it, and measures what that bought.
+// Command berth places workloads on a shared Linux host, protects them from noisy
+// neighbours, and measures what that brings.
 package main
 
 import "berth.dev/berth/internal/cli"

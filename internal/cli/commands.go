@@ -17,10 +17,10 @@ func purposes() []purpose {
 		{"Give workloads CPUs and limits", "sudo berth run --class BE -- make -j8", []*cobra.Command{
 			runCommand(), adoptCommand(), psCommand(), mapCommand(), explainCommand(), resizeCommand(), moveCommand(), classesCommand(), releaseCommand(),
 		}},
-		{"Keep neighbours clear of them", "sudo berth guard --sensitive nginx.service", []*cobra.Command{
+		{"Protect them from neighbours", "sudo berth guard --sensitive nginx.service", []*cobra.Command{
 			guardCommand(), agentCommand(), configCommand(),
 		}},
-		{"Measure what that buys", "berth lab", []*cobra.Command{demoCommand(), labCommand(), replayCommand()}},
+		{"Measure what that brings", "berth lab", []*cobra.Command{demoCommand(), labCommand(), replayCommand()}},
 		{"Undo", "sudo berth restore", []*cobra.Command{restoreCommand()}},
 	}
 }

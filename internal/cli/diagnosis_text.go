@@ -29,7 +29,7 @@ func (d *diagnosis) text() string {
 	if d.Answer != "" {
 		fmt.Fprintf(&b, "%s\n\n", d.Answer)
 	}
-	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more. Means, but for P99 and MEMORY:\n\n%s", d.whom(), d.Seconds, d.Others, d.overview)
+	fmt.Fprintf(&b, "Looked at %s for %.0f s, beside %d more.\nDELAY: seconds for which threads waited for a CPU, per second; P99: of single waits. Means, but for P99\nand MEMORY, which are the last:\n\n%s", d.whom(), d.Seconds, d.Others, d.overview)
 	d.writeInNoGroup(&b)
 	d.writeFindings(&b)
 	d.writeUnknown(&b)

@@ -19,6 +19,7 @@ import (
 
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/benchmark"
+	"berth.dev/berth/lab/catalog"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
 	"berth.dev/berth/lab/report"
@@ -41,7 +42,7 @@ func labCommand() *cobra.Command {
 	var f labFlags
 	cmd := &cobra.Command{
 		Use:   "lab [flags] [isolation]",
-		Short: "Measure what a noisy neighbour does to a service, and what isolation buys",
+		Short: "Measure what a noisy neighbour does to a service, and what isolation brings",
 		Long:  labHelp(),
 		Example: `  berth lab                                        # about two minutes
   berth lab --neighbour spin --scenario idle       # one strategy against a tight loop
@@ -292,7 +293,10 @@ func runLab(cmd *cobra.Command, args []string, f labFlags) error {
 		return err
 	}
 	if len(args) == 1 && args[0] != "isolation" {
-		return exitStatus{exitUsage, fmt.Errorf("lab %q: no such command, and here the only experiment is isolation; berth lab list has the others%s", args[0], nearestVerb(cmd, args[0]))}
+		if _, err := catalog.Find(args[0]); err == nil {
+			return exitStatus{exitUsage, fmt.Errorf("lab %q: an experiment is run by 'berth lab run %s'", args[0], args[0])}
+		}
+		return exitStatus{exitUsage, fmt.Errorf("lab %q: no such command%s (see 'berth lab --help'; 'berth lab list' has the experiments)", args[0], nearestVerb(cmd, args[0]))}
 	}
 	e, err := f.build(cmd)
 	if err != nil {

@@ -73,7 +73,7 @@ func (f *labFolder) run(cmd *cobra.Command, name string, measure func(context.Co
 	opt := lab.Options{Exe: exe, Program: thisProgram(), Dir: f.resume, Progress: bar.show}
 	if f.resume == "" {
 		if opt.Dir, err = lab.NewRunDir(f.results, name, time.Now()); err != nil {
-			return "", fmt.Errorf("results folder: %w", err)
+			return "", fmt.Errorf("results folder: %w (--results names another)", err)
 		}
 	}
 	measured, err := measure(cmd.Context(), opt)

@@ -164,7 +164,7 @@ func rootCommand() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
 		Use:           "berth",
-		Short:         "Give every workload its own place, and measure what that bought",
+		Short:         "Place, guard and measure workloads on a shared Linux host",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -301,8 +301,15 @@ func (v checkedValue) Set(text string) error {
 	if _, mayBe := v.Value.(*className); text != "" || mayBe {
 		err = v.Value.Set(text)
 	}
-	if is[*strconv.NumError](err) {
-		err = fmt.Errorf("%q is no %s", text, v.Type())
+	switch kind := v.Type(); {
+	case err != nil && kind == "duration":
+		err = fmt.Errorf("%q is no time, such as 30s or 5m", text)
+	case is[*strconv.NumError](err) && kind == "bool":
+		err = fmt.Errorf("%q is neither true nor false", text)
+	case is[*strconv.NumError](err) && strings.HasPrefix(kind, "float"):
+		err = fmt.Errorf("%q is no number", text)
+	case is[*strconv.NumError](err):
+		err = fmt.Errorf("%q is no whole number", text)
 	}
 	if err != nil {
 		*v.wrong = append(*v.wrong, fmt.Errorf("--%s: %w", v.name, err))

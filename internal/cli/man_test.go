@@ -110,7 +110,16 @@ func options(b *strings.Builder, title string, flags *pflag.FlagSet) {
 			return
 		}
 		what, usage := pflag.UnquoteUsage(f)
-		fmt.Fprintf(b, ".TP\n.B \\-\\-%s %s\n%s\n", roff(f.Name), roff(what), roff(usage))
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		switch f.DefValue { // of those that have one, as --help says it
+		case "", "0", "0s", "false", "[]":
+		default:
+			usage += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintf(b, ".TP\n.B %s\n%s\n", roff(strings.TrimSpace(name+" "+what)), roff(usage))
 	})
 }
 

@@ -62,7 +62,7 @@ func quickWords(v *view) []string {
 	}
 	text := fmt.Sprintf("A CPU hog next door costs your p99 ×%s: %s alone, %s beside it; ", span(harm), v.P99(alone), v.P99(nothing))
 	if v.Bound(nothing) {
-		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s within %s); ", lab.Three(harm.Low), v.P99(alone), v.P99(nothing), v.Experiment.Experiment.Window)
+		text = fmt.Sprintf("A CPU hog next door costs your p99 at least ×%s: the tenant is overloaded beside it (%s alone, %s in rounds of %s); ", lab.Three(harm.Low), v.P99(alone), v.P99(nothing), v.Experiment.Experiment.Window)
 	}
 	cures, less := v.cures()
 	switch len(cures) {

@@ -170,5 +170,8 @@ func Load(path string) (Kind, Experiment, error) {
 			return k, x, nil
 		}
 	}
-	return Kind{}, nil, fmt.Errorf("read result %s: schema %q is of no experiment that this program knows", path, schema)
+	if schema == "" {
+		return Kind{}, nil, fmt.Errorf("read result %s: it has no schema: it is no result.json of berth lab", path)
+	}
+	return Kind{}, nil, fmt.Errorf("read result %s: schema %q is of no experiment that this version of Berth knows", path, schema)
 }
