@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
@@ -86,6 +87,8 @@ type Settings struct {
 	// are init.scope and this process's own group, unless a whole slice around it
 	// can only be confined as one.
 	Confine []string `json:"confine,omitempty"`
+	// Within are the CPUs of what is confined; empty is all that nobody owns.
+	Within cpuset.Set `json:"within,omitzero"`
 	// Protected are globs likewise of groups that, with all below them, are neither
 	// placed nor confined: where one lies within a group to confine, that group's
 	// other children are confined instead.

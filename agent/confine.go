@@ -99,7 +99,7 @@ func (g *groups) confined(c *Transition, taken cpuset.Set) (dirs map[string]bool
 // be done by giving back.
 func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, error) {
 	members, err := g.followers(c, dir)
-	if kernel.Absent(err) {
+	if kernel.Absent(err) || isAway(err) && c.Yielded(dir+"/"+cpusFile) {
 		return nil, nil
 	}
 	if err != nil {
@@ -133,7 +133,8 @@ func (e *theirError) Unwrap() error { return e.err }
 // leave reports whether a change is to be tried again after an error about a group that
 // is not Berth's and that it is not about. On v1 the groups below one have to follow it,
 // and users who own them can have any, and change them meanwhile: after some tries the
-// group is yielded, as others' workloads are not theirs to prevent.
+// group is yielded, as others' workloads are not theirs to prevent. Where systemd could not be asked
+// it only waits.
 func (g *groups) leave(c *Transition, err error) bool {
 	var their *theirError
 	var step *kernel.StepError
@@ -148,7 +149,7 @@ func (g *groups) leave(c *Transition, err error) bool {
 		return false
 	}
 	c.Yield(g.theirs[i], err)
-	return true
+	return !isAway(err) || c.Yielded(g.theirs[i]+"/"+cpusFile) // else it would be asked for ever
 }
 
 func (g *groups) glob(pattern string) ([]string, error) {

@@ -114,7 +114,8 @@ func (n *Node) openEnforcer() (Enforcer, Site, error) {
 	if err != nil {
 		return nil, Site{}, err
 	}
-	g.confine, g.protect, g.io, g.without, g.refused = n.opt.Confine, n.opt.Protected, n.ioClass, n.withoutLimit, &n.refused
+	g.confine, g.within, g.protect = n.opt.Confine, n.opt.Within, n.opt.Protected
+	g.io, g.without, g.refused = n.ioClass, n.withoutLimit, &n.refused
 	return g, g.site(), nil
 }
 

@@ -135,6 +135,8 @@ func (g *groups) limit(c *Transition, id string) (undo func() error, err error) 
 		case refused == nil:
 		case !g.isDir(path.Dir(refused.Step.Path)):
 			return nil, nil
+		case !c.asks(id) && c.away(err):
+			return nil, nil
 		case !c.asks(id):
 			if left := leaveOut(plan, refused.Step); len(left) < len(plan) {
 				g.without(id, err)

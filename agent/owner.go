@@ -284,11 +284,17 @@ func (n *Node) abandoned(m mark, unmark func() error) bool {
 	if err != nil || now.id != m.id {
 		return false // gone, or another one here than where it is used
 	}
-	if holdsWorkloads(m.path) {
+	return idle(m.path, unmark)
+}
+
+// idle calls a function, unless a state directory has workloads or somebody is at it, and reports whether it
+// did, without an error.
+func idle(dir string, then func() error) bool {
+	if HoldsWorkloads(dir) {
 		return false // without a lock that its own user may be about to take
 	}
 	for _, name := range []string{agentLock, lockFile} {
-		name = filepath.Join(m.path, name)
+		name = filepath.Join(dir, name)
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 			continue // one that only looks makes no file
 		}
@@ -298,12 +304,16 @@ func (n *Node) abandoned(m mark, unmark func() error) bool {
 		}
 		defer kernel.Unlock(f)
 	}
-	return !holdsWorkloads(m.path) && unmark() == nil
+	return !HoldsWorkloads(dir) && then() == nil
 }
 
-// holdsWorkloads reports whether a state directory has records, or a change that is under way, or
+// InUse reports whether the node in a state directory, to which this user alone can write, has workloads, or
+// a process that is at it.
+func InUse(dir string) bool { return !idle(dir, func() error { return nil }) }
+
+// HoldsWorkloads reports whether a state directory has records, or a change that is under way, or
 // cannot be read.
-func holdsWorkloads(dir string) bool {
+func HoldsWorkloads(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
 		name := e.Name()

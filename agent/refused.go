@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
 	"berth.dev/berth/desired"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/systemd"
 )
 
 // How long a limit, or a class, that the kernel refused waits before it is written again: as long as comparisons
@@ -16,10 +18,18 @@ const (
 	lastTry  = time.Hour
 )
 
-// refusals are the writes of limits and classes that the kernel refused. Who asks for one does not wait.
+// How long groups of systemd's units wait to be set again where systemd could not be asked.
+const (
+	firstAsk = 5 * time.Second
+	lastAsk  = 2 * time.Minute
+)
+
+// refusals are the writes of limits and classes that the kernel refused, and whether systemd can be
+// asked. Who asks for one does not wait.
 type refusals struct {
-	now func() desired.Instant
-	of  map[refusedWrite]*desired.Retry
+	now    func() desired.Instant
+	of     map[refusedWrite]*desired.Retry
+	asking desired.Retry
 }
 
 // refusedWrite is one for classes of a kind; "" is for limits.
@@ -48,8 +58,40 @@ func (r *refusals) written(kind ClassKind, plan kernel.Plan) {
 	if r != nil {
 		for _, s := range plan {
 			delete(r.of, refusedWrite{kind, s.Path, s.Value})
+			if s.Op == kernel.Write && systemd.Asks(s.Path) {
+				r.asking.Done()
+			}
 		}
 	}
+}
+
+// isAway reports whether an error is none about a group: systemd could not be asked.
+func isAway(err error) bool {
+	_, is := errors.AsType[*systemd.ConnectionError](err)
+	return is
+}
+
+// away reports whether an error is only that systemd could not be asked. Then all groups of its units
+// stay as they are for a while, which is told once until it can be asked again.
+func (n *Node) away(err error) bool {
+	if !isAway(err) {
+		return false
+	}
+	r := &n.refused
+	if !r.asking.Failing() {
+		text := err.Error()
+		n.tell(Failed, "", "", "systemd cannot be asked; groups of its units stay as they are until it can: "+text[:min(len(text), 2*mostShown)])
+	}
+	r.asking.First, r.asking.Last = int64(firstAsk), int64(lastAsk)
+	r.asking.Failed(r.now())
+	return true
+}
+
+// waits reports whether a file is left as it is until systemd is asked again: by a comparison of all, for
+// which nobody waits, once it is time.
+func (n *Node) waits(file string, all bool) bool {
+	r := &n.refused
+	return r.asking.Failing() && !(all && r.asking.Due(r.now())) && systemd.Asks(file)
 }
 
 // planned notes all that is to be written of a kind to some files: what is not among it is shown

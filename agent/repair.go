@@ -59,11 +59,11 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			n.unwritten = map[string]bool{}
 			err = t.converge()
 			for _, j := range all {
-				if !n.unwritten[j.setting] {
+				if !n.unwritten[j.setting] && !isAway(err) && !n.waits(j.Path, false) {
 					repairs = joined(repairs, j.Repair)
 				}
 			}
-			for _, j := range all { // of the others the kernel insists, and nobody else
+			for _, j := range all { // of the others the kernel insists, and nobody else, or systemd could not be asked
 				if !slices.ContainsFunc(repairs, func(r Repair) bool { return r.Path == j.Path }) {
 					n.drift.Forget(j.Path)
 				}

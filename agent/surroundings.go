@@ -153,7 +153,9 @@ func (s *Surroundings) Enforce(c *Transition, idle []string, tell func(error)) (
 	}
 	for again := true; again; again = err != nil && s.g.leave(c, err) {
 		if plan, err = s.others(c); err == nil {
-			back, err = kernel.Apply(s.g.root, plan, c.Log)
+			if back, err = kernel.Apply(s.g.root, plan, c.Log); err == nil {
+				s.g.refused.written("", plan)
+			}
 		}
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"syscall"
 )
@@ -183,14 +184,21 @@ func (t *transaction) replace() error {
 }
 
 func (t *transaction) to(v snapshot, focus ...string) *Transition {
-	return &Transition{
+	c := &Transition{
 		Log: t.log, from: t.snapshot, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.recovered,
-		yielded: t.n.drift.Yielded, yield: t.yield,
+		yield: t.yield, away: t.n.away,
 	}
+	c.yielded = func(file string) bool {
+		return t.n.drift.Yielded(file) || t.n.waits(file, c.All) && !c.asksIn(path.Dir(file), t.n.site.Dirs)
+	}
+	return c
 }
 
-// yield counts that the CPUs of a group that is not Berth's could not be set.
+// yield counts that the CPUs of a group that is not Berth's could not be set, unless that is for systemd.
 func (t *transaction) yield(dir string, err error) {
+	if t.n.away(err) {
+		return
+	}
 	if _, yielded := t.n.foundChanged(dir + "/" + cpusFile); yielded {
 		text := err.Error()
 		t.n.tell(Failed, "", "/"+dir, "its CPUs cannot be set, and it is left as it is: "+text[:min(len(text), 2*mostShown)])

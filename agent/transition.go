@@ -30,6 +30,7 @@ type Transition struct {
 	kept      bool     // the records are kept in memory, and recovered
 	yielded   func(path string) bool
 	yield     func(dir string, err error)
+	away      func(err error) bool
 	below     map[string]func() ([]int, error)
 }
 
@@ -54,6 +55,14 @@ func (c *Transition) asks(id string) bool {
 	return (!c.All || c.strict) && slices.Contains(c.focus, id)
 }
 
+// asksIn reports whether it asks for a workload whose group is a directory, or lies in it. dirs are Site.Dirs.
+func (c *Transition) asksIn(dir string, dirs []string) bool {
+	return slices.ContainsFunc(c.focus, func(id string) bool {
+		w := c.After(id)
+		return w != nil && c.asks(id) && slices.ContainsFunc(w.dirsIn(dirs), func(own string) bool { return kernel.Within(own, dir) })
+	})
+}
+
 // looksAt reports whether a workload's threads are looked for: there are many of all of them.
 func (c *Transition) looksAt(w *Workload) bool { return c.All || slices.Contains(c.focus, w.ID()) }
 
@@ -73,11 +82,12 @@ func (c *Transition) Owned() cpuset.Set     { return c.to.state.Owned() }
 func (c *Transition) Contested() cpuset.Set { return c.from.state.Owned().Union(c.to.state.Owned()) }
 func (c *Transition) Shared() cpuset.Set    { return c.to.state.Sharable() }
 
-// Yielded reports whether a file is left to another writer, who keeps changing it.
+// Yielded reports whether a file is left as it is: to another writer, who keeps changing it, or until
+// systemd can be asked.
 func (c *Transition) Yielded(path string) bool { return c.yielded(path) }
 
 // Yield counts that a group that is not Berth's could not be changed, and leaves its CPUs
-// alone if that was one time too many.
+// alone if that was one time too many, or for a while if systemd could not be asked.
 func (c *Transition) Yield(dir string, err error) { c.yield(dir, err) }
 
 // Update is what one workload is to have from now on.

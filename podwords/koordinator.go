@@ -27,7 +27,7 @@ func koordinatorRows() []Row {
 		{System: Koordinator, Word: "koordinator.sh/memoryQOS", Means: "what protects and throttles the memory of a container stays as the kubelet writes it"},
 		{System: Koordinator, Word: "koordinator.sh/blkioQOS", Means: "a pod sets no limits of a disk by itself: it names a class that the node's configuration defines (berth.dev/io)"},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
-		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch-cpu and batch-memory of a container of class BE, which no kubelet sets; its share stays that of best effort; mid-cpu and mid-memory limit nothing", read: extendedResources},
+		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch and mid CPU time and memory of a container of class BE or LS, which no kubelet sets; its share stays as the kubelet writes it", read: extendedResources},
 	}
 }
 
@@ -134,10 +134,11 @@ func resourceStatus(r *reading, text string) (w Wish, err error) {
 	return w, nil
 }
 
-// maxBatch is the most batch CPU time that a container may be limited to, in thousandths of a CPU.
-const maxBatch = 1_000_000
+// maxExtended is the most batch or mid CPU time that a container may be limited to, in thousandths of a CPU.
+const maxExtended = 1_000_000
 
-// extendedResources reads what Koordinator's webhook notes of the batch resources of containers.
+// extendedResources reads what Koordinator's webhook notes of the batch or mid resources of containers. A
+// container has those of one tier; of both the smaller limit holds.
 func extendedResources(r *reading, text string) (w Wish, err error) {
 	var spec struct {
 		strictyaml.Open
@@ -150,9 +151,17 @@ func extendedResources(r *reading, text string) (w Wish, err error) {
 		return w, errors.New(plain.Line(err.Error()))
 	}
 	limits := spec.Containers[r.container].Limits
-	cpu, memory := limits["kubernetes.io/batch-cpu"].Value(), limits["kubernetes.io/batch-memory"].Value()
-	if cpu > maxBatch {
-		return w, fmt.Errorf("a limit of batch-cpu of %d is more than %d thousandths of a CPU", cpu, maxBatch)
+	least := func(resource string) (least int64) {
+		for _, tier := range []string{"batch", "mid"} {
+			if n := limits["kubernetes.io/"+tier+"-"+resource].Value(); n > 0 && (least == 0 || n < least) {
+				least = n
+			}
+		}
+		return least
+	}
+	cpu, memory := least("cpu"), least("memory")
+	if cpu > maxExtended {
+		return w, fmt.Errorf("a limit of %d is more than %d thousandths of a CPU", cpu, maxExtended)
 	}
 	if !r.opt.Node && cpu+memory > 0 {
 		return w, notFollowed("containers are not limited here")
@@ -162,11 +171,6 @@ func extendedResources(r *reading, text string) (w Wish, err error) {
 	}
 	if memory > 0 {
 		w.MemoryLimit = new(place.Bytes(memory))
-	}
-	for _, mid := range []string{"kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"} {
-		if limits[mid].Value() > 0 {
-			return w, notFollowed("a limit of %s: only batch-cpu and batch-memory limit a container", mid)
-		}
 	}
 	return w, nil
 }

@@ -75,8 +75,8 @@ type Wish struct {
 	Memory MemoryKinds `json:"memory"`
 	// P99 is the response time that 99 % of its requests are to keep, in seconds.
 	P99 *Seconds `json:"p99"`
-	// CPULimit and MemoryLimit are what a container of best effort may use where its resources
-	// do not limit it.
+	// CPULimit and MemoryLimit are what a container without CPUs of its own may use where its
+	// resources do not limit it.
 	CPULimit    *place.Milli `json:"cpuLimit"`
 	MemoryLimit *place.Bytes `json:"memoryLimit"`
 	// Strict makes every Problem a refusal.

@@ -18,7 +18,7 @@ type told struct {
 
 // newTold makes the counters begin at zero, as they otherwise would at one, which
 // no rate sees.
-func newTold() told {
+func newTold(kinds []string) told {
 	t := told{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_events_total", Help: "Events by kind: repaired is a repair of drift, yielded a value left to another writer.",
@@ -34,6 +34,9 @@ func newTold() told {
 	}
 	for _, kind := range eventKinds() {
 		t.events.WithLabelValues(string(kind))
+	}
+	for _, kind := range kinds {
+		t.events.WithLabelValues(kind)
 	}
 	for _, kind := range api.Kinds() {
 		t.refused.WithLabelValues(kind)

@@ -55,6 +55,8 @@ type MetricsOptions struct {
 	Pod func(id string) (pods.Name, bool)
 	// PodEvents are how many events on pods came to which end; nil is none that writes any.
 	PodEvents func() map[string]uint64
+	// Kinds are kinds of events besides those of an agent. Their counts begin at zero, too.
+	Kinds []string
 	// List are the workloads with what Berth limits of them; nil shows no limits.
 	List func(context.Context) ([]agent.Workload, error)
 	// Now is the clock; nil is time.Now.
@@ -99,7 +101,7 @@ func NewMetrics(view api.View, opt MetricsOptions) *Metrics {
 		families:  map[string]*prometheus.Desc{},
 		sources:   sources(),
 		registry:  prometheus.NewRegistry(),
-		told:      newTold(),
+		told:      newTold(opt.Kinds),
 	}
 	for _, f := range families(opt.Pod != nil) {
 		m.families[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)

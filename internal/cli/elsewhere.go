@@ -15,16 +15,16 @@ import (
 
 // ElsewhereError is about a node that is not in the usual state directory, but in the one
 // around it, as that of a plugin whose --state names that. Who looks only in the usual one would
-// find nothing, and say that nothing is held.
+// find nothing, and say that nothing is held, or place where that node does.
 type ElsewhereError struct {
-	Missing, Dir string // the usual directory, and the node's
+	Missing, Dir string // the usual directory, where no workloads are, and the node's
 	// Root is the --root that it was made under, as that process saw it; Here is the one
 	// of this process.
 	Root, Here string
 }
 
 func (e *ElsewhereError) Error() string {
-	found := fmt.Sprintf("%s: there is no node here, and one in %s, made under --root %s", e.Missing, e.Dir, plain.Line(e.Root))
+	found := fmt.Sprintf("%s: there are no workloads here, but a node in %s, made under --root %s", e.Missing, e.Dir, plain.Line(e.Root))
 	if e.Root == e.Here {
 		return fmt.Sprintf("%s: name it with --state %s", found, plain.Shell(e.Dir))
 	}
@@ -39,13 +39,16 @@ after it has ended (not tried):
 kubectl debug node/NODE --profile=sysadmin --image=IMAGE -- /berth-node restore --all %[2]s`, found, flags)
 }
 
-// checkElsewhere is an *ElsewhereError if the node is in the directory around the usual one.
-func checkElsewhere(cmd *cobra.Command) error {
+// checkElsewhere is an *ElsewhereError if the node is in the directory around the usual one. places is true
+// of a command that makes the usual one: it may, beside a node that nobody uses.
+func checkElsewhere(cmd *cobra.Command, places bool) error {
 	missing, named := stateOf(cmd)
 	if named {
 		return nil
 	}
-	if _, err := os.Stat(missing); !errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Stat(missing)
+	usual := !errors.Is(err, fs.ErrNotExist)
+	if usual && agent.HoldsWorkloads(missing) {
 		return nil
 	}
 	here, err := filepath.Abs(rootDir(cmd))
@@ -54,7 +57,7 @@ func checkElsewhere(cmd *cobra.Command) error {
 	}
 	dir := filepath.Dir(missing)
 	root, ok := agent.RootOf(dir)
-	if !ok {
+	if !ok || (usual || places) && !agent.InUse(dir) {
 		return nil
 	}
 	return &ElsewhereError{Missing: missing, Dir: dir, Root: root, Here: here}

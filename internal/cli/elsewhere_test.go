@@ -36,11 +36,14 @@ func TestNodeElsewhere(t *testing.T) {
 				t.Errorf("%v: status %d, %q, %s\nwant %q", args, code, out, errs, parts)
 			}
 		}
-		if _, err := os.Stat(nodeDir(dir)); err == nil {
-			t.Fatal("the usual state directory was made")
+		if out, errs, code := berth(t, "run", "--dry-run", "--root", dir, "--", "true"); code != exitNotRun || !containsAll(errs, parts) {
+			t.Errorf("run: status %d, %q, %s\nwant %q", code, out, errs, parts)
 		}
 	}
 	look(state, "--state "+state)
+	if _, err := os.Stat(nodeDir(dir)); err == nil {
+		t.Fatal("the usual state directory was made")
+	}
 
 	log := filepath.Join(state, "ledger")
 	text, err := os.ReadFile(log)
@@ -50,7 +53,34 @@ func TestNodeElsewhere(t *testing.T) {
 	if err := os.WriteFile(log, bytes.Replace(text, []byte(`"root":"`+dir+`"`), []byte(`"root":"/host"`), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	look(state, "made under --root /host", "kubectl exec", "kubectl debug node/NODE", "(not tried)", "--root /host --state /host/run/berth\n")
+	hint := []string{state, "made under --root /host", "kubectl exec", "kubectl debug node/NODE", "(not tried)", "--root /host --state /host/run/berth\n"}
+	look(hint...)
+	if err := os.Mkdir(nodeDir(dir), 0o700); err != nil { // as by a job that was refused
+		t.Fatal(err)
+	}
+	look(hint...)
+}
+
+// Beside a node elsewhere that holds nothing, and that nobody is at, jobs are placed.
+func TestRunBesideIdleNode(t *testing.T) {
+	t.Parallel()
+	dir, k, m := emptyHost(t)
+	opt := agent.Options{Root: kernel.NewRoot(dir, k), Dir: filepath.Join(dir, "run/berth"), Machine: m, Keep: true}
+	n, err := agent.Open(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(want int) {
+		t.Helper()
+		if out, errs, code := berth(t, "run", "--dry-run", "--root", dir, "--", "true"); code != want || (code != exitOK) != strings.Contains(errs, opt.Dir) {
+			t.Errorf("status %d, want %d: %q, %s", code, want, out, errs)
+		}
+	}
+	run(exitNotRun)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	run(exitOK)
 }
 
 // Where everything was given back, nothing is elsewhere.

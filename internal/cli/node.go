@@ -126,10 +126,8 @@ func (f *nodeFlags) open(cmd *cobra.Command, reader bool) (node, error) {
 		}
 		return c, nil
 	}
-	if f.exists {
-		if err := checkElsewhere(cmd); err != nil {
-			return nil, err
-		}
+	if err := checkElsewhere(cmd, !f.exists); err != nil {
+		return nil, err
 	}
 	opt, err := f.options(cmd)
 	if err != nil {

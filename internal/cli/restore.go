@@ -125,7 +125,7 @@ func (r *restoring) undo(cmd *cobra.Command) error {
 	} else {
 		report.Node, nodeErr = r.node(cmd.Context(), root, report.Guard != nil)
 	}
-	if elsewhere := checkElsewhere(cmd); elsewhere != nil {
+	if elsewhere := checkElsewhere(cmd, false); elsewhere != nil {
 		nodeErr = errors.Join(nodeErr, fmt.Errorf("restore: %w", elsewhere))
 	}
 	err = errors.Join(err, nodeErr)

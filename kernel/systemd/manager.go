@@ -120,15 +120,17 @@ func running(fsys fs.FS) bool {
 	return ok && unix.Fstatfs(int(f.Fd()), &is) == nil && is.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
+// connect returns the manager. An error of it, or of its calls that never reached systemd or had no
+// answer, is a *ConnectionError.
 func (f *Files) connect(ctx context.Context) (Bus, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, ok := f.bus.(interface{ Connected() bool })
 	if f.bus != nil && (!ok || c.Connected()) {
-		return f.bus, nil
+		return calls{f.bus}, nil
 	}
 	if err := ctx.Err(); err != nil { // while others connected
-		return nil, fmt.Errorf("connect to systemd: %w", err)
+		return nil, &ConnectionError{fmt.Errorf("connect to systemd: %w", err)}
 	}
 	// The context that one dials with ends the connection: that of a caller only until there is one.
 	ctx, done := context.WithTimeout(ctx, answer)
@@ -138,11 +140,11 @@ func (f *Files) connect(ctx context.Context) (Bus, error) {
 	bus, err := f.dial(lasting)
 	switch {
 	case !stop():
-		return nil, fmt.Errorf("connect to systemd: no answer: %w", ctx.Err())
+		return nil, &ConnectionError{fmt.Errorf("connect to systemd: no answer: %w", ctx.Err())}
 	case err != nil:
 		end()
-		return nil, err
+		return nil, &ConnectionError{err}
 	}
 	f.bus = bus
-	return bus, nil
+	return calls{bus}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -30,8 +31,9 @@ type fakeBus struct {
 	set   map[string]any               // by unit and property
 	sent  []string
 	err   error
-	deaf  bool // answers and writes nothing
-	late  bool // answers, and writes a moment later
+	sets  error // of what would set properties
+	deaf  bool  // answers and writes nothing
+	late  bool  // answers, and writes a moment later
 }
 
 func (b *fakeBus) GetUnitPropertyContext(_ context.Context, unit, property string) (*sd.Property, error) {
@@ -61,6 +63,9 @@ func (b *fakeBus) get(unit, property string) (*sd.Property, error) {
 func (b *fakeBus) SetUnitPropertiesContext(_ context.Context, unit string, runtime bool, properties ...sd.Property) error {
 	if !runtime {
 		return errors.New("not at runtime")
+	}
+	if b.sets != nil {
+		return b.sets
 	}
 	var values []any
 	for _, p := range properties {
@@ -341,6 +346,57 @@ func TestWriteErrors(t *testing.T) {
 		err := root.WriteFile(mount+"/system.slice/web.service/"+tc.file, tc.value+"\n")
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("write %q to %s: %v; want %q in it", tc.value, tc.file, err, tc.want)
+		}
+	}
+}
+
+// What comes of a connection is an error of its own, whatever was asked; what systemd says of a unit is
+// none.
+func TestConnectionError(t *testing.T) {
+	t.Parallel()
+	const name = mount + "/system.slice/web.service/cpu.weight"
+	said := func(name string) error { return dbus.Error{Name: name} }
+	for _, tc := range []struct {
+		err  error
+		lost bool
+	}{
+		{io.EOF, true}, {io.ErrUnexpectedEOF, true}, {dbus.ErrClosed, true}, {context.DeadlineExceeded, true},
+		{&net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)}, true},
+		{said("org.freedesktop.DBus.Error.NoReply"), true}, {said("org.freedesktop.DBus.Error.Disconnected"), true},
+		{said("org.freedesktop.DBus.Error.TimedOut"), true}, {said("org.freedesktop.DBus.Error.ServiceUnknown"), true},
+		{said("org.freedesktop.DBus.Error.AccessDenied"), false}, {said("org.freedesktop.DBus.Error.InvalidArgs"), false},
+		{said("org.freedesktop.systemd1.UnitMasked"), false}, {errors.New("invalid unit name"), false},
+	} {
+		for what, breakIt := range map[string]func(*fakeBus){
+			"asked": func(b *fakeBus) { b.err = tc.err }, "set": func(b *fakeBus) { b.sets = tc.err },
+		} {
+			root, bus := host(t)
+			breakIt(bus)
+			err := root.WriteFile(name, "20\n")
+			if _, is := errors.AsType[*ConnectionError](err); is != tc.lost || err == nil || !strings.Contains(err.Error(), "web.service") {
+				t.Errorf("%s, %v: %v; want a connection's %v", what, tc.err, err, tc.lost)
+			}
+			bus.err, bus.sets = nil, nil
+			if err := root.WriteFile(name, "20\n"); err != nil {
+				t.Errorf("after %v: %v", tc.err, err)
+			}
+		}
+	}
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	for what, dial := range map[string]func(context.Context) (Bus, error){
+		"no manager":     func(context.Context) (Bus, error) { return nil, fs.ErrNotExist },
+		"one that hangs": func(context.Context) (Bus, error) { bus.sets = errors.New("odd"); return &hungUp{bus, true}, nil },
+	} {
+		files.dial, files.bus = dial, nil
+		err := root.WriteFile(name, "30\n")
+		if _, is := errors.AsType[*ConnectionError](err); !is {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for name, want := range map[string]bool{name: true, mount + "/system.slice/cpu.weight": true, mount + "/berth/web/cpu.weight": false, "sys/fs/resctrl/a.slice/tasks": false} {
+		if Asks(name) != want {
+			t.Errorf("asks of %s: %v", name, !want)
 		}
 	}
 }

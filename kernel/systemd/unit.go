@@ -119,6 +119,7 @@ func text(p *sd.Property, err error) (string, error) {
 	return s, nil
 }
 
+// ignoreUnknown is unitError but for the error that there is no such unit, property or kind.
 func ignoreUnknown(name string, err error) error {
 	if e, ok := errors.AsType[dbus.Error](err); ok && (e.Name == "org.freedesktop.systemd1.NoSuchUnit" ||
 		strings.HasPrefix(e.Name, "org.freedesktop.DBus.Error.Unknown")) {

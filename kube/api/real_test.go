@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/kube/api"
 	"berth.dev/berth/kube/batch"
@@ -39,7 +40,7 @@ func TestRealServer(t *testing.T) {
 		name string
 		test func(*testing.T, *server, *api.Client, *api.Pods)
 	}{
-		{"pods", testPods}, {"events", testEvents}, {"topology", testTopology}, {"features", testFeatures}, {"batch", testBatch},
+		{"pods", testPods}, {"events", testEvents}, {"topology", testTopology}, {"features", testFeatures}, {"batch", testBatch}, {"reservation", testReservation},
 	} {
 		ok := t.Run(part.name, func(t *testing.T) {
 			s.t = t
@@ -267,6 +268,27 @@ func testFeatures(t *testing.T, s *server, c *api.Client, _ *api.Pods) {
 	}
 	cancel()
 	<-done
+}
+
+// What Koordinator's annotation of the node reserves and containers may own is told, by the role of the agent.
+func testReservation(t *testing.T, s *server, c *api.Client, _ *api.Pods) {
+	const node = "/api/v1/nodes/n1"
+	s.must(http.MethodPatch, node, isMerge, `{metadata: {annotations: {node.koordinator.sh/reservation: '{"reservedCPUs": "0-1"}'}}}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	told, done := make(chan string, 10), make(chan struct{})
+	a := publish.New(publish.Options{Client: c, Ownable: cpuset.MustParse("1-7"), Tell: func(what string, err error) { told <- fmt.Sprint(what, ": ", err) }})
+	go func() { a.Run(ctx); close(done) }()
+	select {
+	case text := <-told:
+		if !strings.HasPrefix(text, "reservation: ") || !strings.Contains(text, "reserves CPUs 1,") {
+			t.Error(text)
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("nothing was told")
+	}
+	cancel()
+	<-done
+	s.must(http.MethodPatch, node, isMerge, `{metadata: {annotations: {node.koordinator.sh/reservation: null}}}`)
 }
 
 // meter is figures by hand.

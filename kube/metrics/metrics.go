@@ -45,6 +45,8 @@ type Options struct {
 	Guard func(context.Context) (api.Guard, error)
 	// PodEvents are how many events on pods came to which end; nil is none that writes any.
 	PodEvents func() map[string]uint64
+	// Kinds are kinds of events that Note may be told of, besides those of an agent.
+	Kinds []string
 	// Failed is told what could not be read, once; nil is nobody.
 	Failed func(error)
 	// Interval is the time between readings; 0 is 1 s.
@@ -77,7 +79,7 @@ func New(opt Options) (*Server, error) {
 	s.changed.Store(true)
 	s.history = api.NewHistory(1024, uint64(s.began.UnixMicro()))
 	s.metrics = web.NewMetrics(view{s}, web.MetricsOptions{
-		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod, PodEvents: opt.PodEvents, List: opt.Node.List,
+		Root: opt.Root.FS(), Hardware: observe.OpenHardware(opt.Root.Name()), Pod: s.pod, PodEvents: opt.PodEvents, Kinds: opt.Kinds, List: opt.Node.List,
 	})
 	return s, nil
 }

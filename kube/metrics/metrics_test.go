@@ -117,7 +117,7 @@ func TestScrape(t *testing.T) {
 	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, err := New(Options{Root: played(t, layout), Node: newNode(t), Policy: "berth", Interval: 10 * time.Millisecond, PodEvents: func() map[string]uint64 { return map[string]uint64{"dropped": 7} }, Failed: func(err error) { t.Error(err) }})
+			s, err := New(Options{Root: played(t, layout), Node: newNode(t), Policy: "berth", Interval: 10 * time.Millisecond, Kinds: []string{"word", "fallback"}, PodEvents: func() map[string]uint64 { return map[string]uint64{"dropped": 7} }, Failed: func(err error) { t.Error(err) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,7 @@ func TestScrape(t *testing.T) {
 			s.Note(api.Event{Event: agent.Event{Kind: "fallback"}})
 			of := `class="LSR",container="postgres",namespace="shop",pod="db-0",workload="shop/db-0/postgres"}`
 			wants := []string{
-				`berth_agent_info{backend="nri",policy="berth"} 1`, `berth_events_total{kind="fallback"} 1`, `berth_pod_events_total{outcome="dropped"} 7`,
+				`berth_agent_info{backend="nri",policy="berth"} 1`, `berth_events_total{kind="fallback"} 1`, `berth_events_total{kind="word"} 0`, `berth_pod_events_total{outcome="dropped"} 7`,
 				"berth_workload_exclusive_cpus{" + of + " 1", "berth_workload_cpu_seconds_total{" + of + " 1.5", "berth_workload_memory_bytes{" + of + " 4096",
 			}
 			var text string

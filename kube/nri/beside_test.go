@@ -123,3 +123,49 @@ func TestRunWhileStopped(t *testing.T) {
 		})
 	}
 }
+
+// Where what is confined is on record, berth run has it there, too, while the plugin is stopped: on the
+// reserved CPUs, and not on all that nobody owns.
+func TestConfineToWhileStopped(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]fakekernel.Layout{"v1": fakekernel.V1(), "v2": fakekernel.V2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const dbGroup = "kubepods/poddb/db.a"
+			g, ctx := newGroups(t, layout, "system.slice", dbGroup), context.Background()
+			opt, _ := options(t, "1s1n4c2t")
+			reserved := cpuset.MustParse("0-1")
+			opt.Node.Root, opt.Effective, opt.Confine, opt.Within = g.root, nil, []string{"system.slice"}, reserved
+			opt.Node.Config.Reserved = reserved
+			is := func(when string) {
+				t.Helper()
+				if got := cpuset.MustParse(g.files("cpuset.cpus")["system.slice"]); got != reserved {
+					t.Errorf("%s: system.slice has %s, want the reserved %s", when, got, reserved)
+				}
+			}
+			p := open(t, opt)
+			db := guaranteed(pod("db", exclusive))
+			box := container(db, "a", 2000)
+			adjust, _, err := p.CreateContainer(ctx, db, box)
+			must(t, err)
+			must(t, g.k.WriteFile(g.file(dbGroup, "cpuset.cpus"), adjust.GetLinux().GetResources().GetCpu().GetCpus()))
+			must(t, p.PostStartContainer(ctx, db, box))
+			is("a container")
+			must(t, p.Close())
+
+			settings := opt.Node
+			settings.Policies = policies.New
+			run, err := agent.Open(ctx, settings)
+			must(t, err)
+			must(t, g.k.Start("4242"))
+			process, err := kernel.ReadProcess(g.root.FS(), "4242")
+			must(t, err)
+			_, err = run.Place(ctx, agent.Spec{
+				Request: place.Request{ID: "job", Class: place.LSE, Milli: 2000}, PID: 4242, Owner: agent.Owner{PID: 4242, Start: process.Start},
+			})
+			must(t, err)
+			is("a job")
+			must(t, run.Close())
+		})
+	}
+}

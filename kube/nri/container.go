@@ -21,7 +21,7 @@ import (
 // what its pod asked for: its source is what a person wants to read of it.
 const fellKey = agent.SourcePrefix + "shared pool"
 
-// limitKey is the annotation of a workload whose CPU time its batch resources limit, and nobody
+// limitKey is the annotation of a workload whose CPU time its batch or mid resources limit, and nobody
 // else has limited since: the word that says so.
 const limitKey = agent.SourcePrefix + "cpuLimit"
 
@@ -86,7 +86,7 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
-	given := p.table.limit(c.GetId(), batchLimits(&r, request.Class, c)).milli
+	given := p.table.limit(c.GetId(), extendedLimits(&r, request.Class, c)).milli
 	if given > 0 || r.Wish.CPULimit != nil { // the runtime lists what is in force: the kubelet may have set another since
 		request.LimitMilli = cmp.Or(resourcesOf(pod, c).LimitMilli, given, request.LimitMilli)
 	}
@@ -170,10 +170,10 @@ func (t *table) limits(id string) limits {
 	return limits{}
 }
 
-// batchLimits are those of batch resources, which the kubelet does not know: it limits nothing of a
-// container that has them. Other classes have no such resources.
-func batchLimits(r *podwords.Reading, class place.Class, c *api.Container) (l limits) {
-	if class != place.BE {
+// extendedLimits are those of batch and mid resources, which the kubelet does not know: it limits nothing of
+// a container that has them. Classes with CPUs of their own have no such resources.
+func extendedLimits(r *podwords.Reading, class place.Class, c *api.Container) (l limits) {
+	if class != place.BE && class != place.LS {
 		return l
 	}
 	res := c.GetLinux().GetResources()

@@ -258,12 +258,13 @@ func TestFailuresOfSeveral(t *testing.T) {
 	}
 }
 
-// What batch resources limit of a container the runtime is told with its place, unless the kubelet
-// limits it.
+// What batch and mid resources limit of a container the runtime is told with its place, unless the kubelet
+// limits it. A pod with mid resources is best effort by itself, and LS if it says so.
 func TestBatchLimits(t *testing.T) {
 	t.Parallel()
 	const word = "node.koordinator.sh/extended-resource-spec"
 	const both = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "1Gi"}}}}`
+	const mid = `{"containers": {"a": {"limits": {"kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
 	for name, c := range map[string]struct {
 		words  map[string]string
 		change func(*api.LinuxResources)
@@ -275,7 +276,10 @@ func TestBatchLimits(t *testing.T) {
 		"memory":           {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": 4096}}}}`}, nil, "0 0 4096", 0},
 		"another's":        {map[string]string{word: `{"containers": {"b": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}, nil, "0 0 0", 0},
 		"none":             {nil, nil, "0 0 0", 0},
-		"of another class": {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "0 0 0", 0},
+		"of class LS":      {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "150000 100000 1073741824", 1500},
+		"mid":              {map[string]string{word: mid}, nil, "250000 100000 2147483648", 2500},
+		"mid, of class LS": {map[string]string{word: mid, "berth.dev/class": "LS"}, nil, "250000 100000 2147483648", 2500},
+		"mid memory":       {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/mid-memory": 4096}}}}`}, nil, "0 0 4096", 0},
 		"the kubelet's": {map[string]string{word: both}, func(r *api.LinuxResources) {
 			r.Cpu.Quota, r.Memory = api.Int64(int64(20000)), &api.LinuxMemory{Limit: api.Int64(int64(5))}
 		}, "0 0 0", 200},
@@ -303,6 +307,21 @@ func TestBatchLimits(t *testing.T) {
 				t.Errorf("it may use %d thousandths of a CPU, want %d", w.Spec.Request.LimitMilli, c.limit)
 			}
 		})
+	}
+}
+
+// Classes with CPUs of their own are limited by none of these resources.
+func TestExtendedLimitsByClass(t *testing.T) {
+	t.Parallel()
+	r := podwords.Reading{Wish: podwords.Wish{CPULimit: new(place.Milli(1500)), MemoryLimit: new(place.Bytes(1 << 30))}}
+	for _, class := range place.Classes() {
+		var want limits
+		if class == place.BE || class == place.LS {
+			want = limits{1500, 1 << 30}
+		}
+		if got := extendedLimits(&r, class, &api.Container{}); got != want {
+			t.Errorf("%s: %+v, want %+v", class, got, want)
+		}
 	}
 }
 

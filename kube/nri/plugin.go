@@ -129,7 +129,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	p.drift.Rule = desired.Rule{Limit: 3, Window: int64(time.Minute)}
 	o := opt.Node
 	o.Keep = true
-	o.Confine, o.Protected = opt.Confine, opt.Protected // the table's to obey, and on record for whoever reads or runs without a plugin
+	o.Confine, o.Within, o.Protected = opt.Confine, opt.Within, opt.Protected // the table's to obey, and on record for whoever reads or runs without a plugin
 	o.Enforcer = func(root *kernel.Root) (agent.Enforcer, agent.Site, error) {
 		site, err := p.surround(root)
 		return p.table, site, err

@@ -239,6 +239,11 @@ const (
 	Lost      = "lost"
 )
 
+// Kinds are those kinds of events.
+func Kinds() []string {
+	return []string{Word, Rejected, Fallback, Late, Recovered, Drifted, Abandoned, Connected, Lost}
+}
+
 // Reason is the word for an event of the API server, in camel case; "" is for a kind that
 // is not about a pod.
 func (e *Event) Reason() string {

@@ -220,34 +220,52 @@ func unamplified(node *corev1.Node) (corev1.ResourceList, error) {
 // reservationKey is Koordinator's annotation of a node with what is reserved there.
 const reservationKey = "node.koordinator.sh/reservation"
 
+// Reserved is what that annotation says: an amount, and the CPUs if it names them.
+type Reserved struct {
+	batch.Amount
+	CPUs cpuset.Set
+}
+
 // Reservation reads that annotation: amounts, or CPUs by number, which win. "" is nothing.
-func Reservation(text string) (batch.Amount, error) {
+func Reservation(text string) (Reserved, error) {
 	var said struct {
 		Resources    map[corev1.ResourceName]resource.Quantity `json:"resources"`
 		ReservedCPUs string                                    `json:"reservedCPUs"`
 	}
 	if text == "" {
-		return batch.Amount{}, nil
+		return Reserved{}, nil
 	}
 	if len(text) > maxAnnotation {
-		return batch.Amount{}, fmt.Errorf("longer than %d KiB", maxAnnotation>>10)
+		return Reserved{}, fmt.Errorf("longer than %d KiB", maxAnnotation>>10)
 	}
 	if err := json.Unmarshal([]byte(text), &said); err != nil {
-		return batch.Amount{}, err
+		return Reserved{}, err
 	}
 	cpu, memory := said.Resources[corev1.ResourceCPU], said.Resources[corev1.ResourceMemory]
-	a := batch.Amount{Milli: cpu.MilliValue(), Memory: memory.Value()}
+	a := Reserved{Amount: batch.Amount{Milli: cpu.MilliValue(), Memory: memory.Value()}}
 	if said.ReservedCPUs != "" {
-		cpus, err := cpuset.Parse(said.ReservedCPUs)
-		if err != nil {
-			return batch.Amount{}, fmt.Errorf("reservedCPUs: %w", err)
+		var err error
+		if a.CPUs, err = cpuset.Parse(said.ReservedCPUs); err != nil {
+			return Reserved{}, fmt.Errorf("reservedCPUs: %w", err)
 		}
-		a.Milli = int64(cpus.Len()) * 1000
+		a.Milli = int64(a.CPUs.Len()) * 1000
 	}
 	if a.Milli < 0 || a.Memory < 0 {
-		return batch.Amount{}, errors.New("less than nothing is reserved")
+		return Reserved{}, errors.New("less than nothing is reserved")
 	}
 	return a, nil
+}
+
+// unreserved is an error if that annotation names CPUs that containers may own here.
+func unreserved(node *corev1.Node, ownable cpuset.Set) error {
+	r, err := Reservation(node.Annotations[reservationKey])
+	if err != nil {
+		return fmt.Errorf("node %s: annotation %s: %w", node.Name, reservationKey, err)
+	}
+	if cpus := r.CPUs.Intersect(ownable); !cpus.IsEmpty() {
+		return fmt.Errorf("node %s: annotation %s reserves CPUs %s, and containers may own them here: add them to reserved of the node's configuration", node.Name, reservationKey, cpus)
+	}
+	return nil
 }
 
 // status is the part of the node's status that is Berth's.

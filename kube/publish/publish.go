@@ -8,6 +8,7 @@ import (
 	"context"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/kube/api"
 	"berth.dev/berth/kube/features"
@@ -31,8 +32,11 @@ type Options struct {
 	Dir, Namespace string
 	// Batch is nil for none.
 	Batch *Batch
+	// Ownable are the CPUs that containers may own. It is told where Koordinator reserves some of them
+	// on the node; empty is not to look.
+	Ownable cpuset.Set
 	// Tell is told of an error when it comes first, and with nil when it is over. What is one
-	// of "topology", "features", "batch". Nil is nobody.
+	// of "topology", "features", "batch", "reservation". Nil is nobody.
 	Tell func(what string, err error)
 
 	settle time.Duration // 0 is 100 ms
@@ -73,6 +77,9 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	if a.opt.Batch != nil && a.opt.Client != nil && a.opt.Pods != nil {
 		loops = append(loops, a.batch)
+	}
+	if a.opt.Client != nil && !a.opt.Ownable.IsEmpty() {
+		loops = append(loops, a.reservation)
 	}
 	done := make(chan struct{})
 	for _, loop := range loops {
@@ -207,6 +214,24 @@ func (a *Agent) features(ctx context.Context) {
 		told.note(err)
 		switch {
 		case err == nil:
+			wait = lookEvery
+		case wait == 0 || wait >= lookEvery:
+			wait = a.opt.retry
+		default:
+			wait = min(2*wait, longestRetry)
+		}
+	}
+}
+
+// reservation tells where the node's annotation reserves what containers may own. That the node cannot be
+// read is for those to tell who need it.
+func (a *Agent) reservation(ctx context.Context) {
+	told := trouble{what: "reservation", tell: a.opt.Tell}
+	for wait := time.Duration(0); sleep(ctx, wait); {
+		node, err := a.opt.Client.GetNode(ctx)
+		switch {
+		case err == nil:
+			told.note(unreserved(node, a.opt.Ownable))
 			wait = lookEvery
 		case wait == 0 || wait >= lookEvery:
 			wait = a.opt.retry

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/kube/api"
 	"berth.dev/berth/kube/batch"
@@ -23,17 +24,34 @@ import (
 
 func TestReservation(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]batch.Amount{
-		"": {}, "{}": {}, `{"resources":{"cpu":"1500m","memory":"1Gi"}}`: {Milli: 1500, Memory: 1 << 30},
-		`{"resources":{"cpu":"9"},"reservedCPUs":"0-1,4","applyPolicy":"Default"}`: {Milli: 3000},
+	for text, want := range map[string]Reserved{
+		"": {}, "{}": {}, `{"resources":{"cpu":"1500m","memory":"1Gi"}}`: {Amount: batch.Amount{Milli: 1500, Memory: 1 << 30}},
+		`{"resources":{"cpu":"9"},"reservedCPUs":"0-1,4","applyPolicy":"Default"}`: {batch.Amount{Milli: 3000}, cpuset.MustOf(0, 1, 4)},
 	} {
 		if got, err := Reservation(text); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"x", `{"resources":{"cpu":"-1"}}`, `{"reservedCPUs":"3-1"}`, `{"resources":{"cpu":"x"}}`, strings.Repeat(" ", 65<<10)} {
-		if got, err := Reservation(text); err == nil || got != (batch.Amount{}) {
+		if got, err := Reservation(text); err == nil || got != (Reserved{}) {
 			t.Errorf("%.40s: %+v, %v", text, got, err)
+		}
+	}
+}
+
+// Of CPUs that Koordinator reserves on a node it is told which a container may own all the same.
+func TestUnreserved(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ text, ownable, want string }{
+		{"", "0-7", ""}, {`{"resources":{"cpu":"2"}}`, "0-7", ""}, {`{"reservedCPUs":"0-1"}`, "2-7", ""},
+		{`{"reservedCPUs":"0-2"}`, "2-7", "reserves CPUs 2, and containers may own them here"},
+		{`{"reservedCPUs":"0-1,9"}`, "0-7", "reserves CPUs 0-1,"}, {`{"reservedCPUs":"x"}`, "2-7", "reservedCPUs"},
+	} {
+		node := &corev1.Node{}
+		node.Name, node.Annotations = "n1", map[string]string{reservationKey: tc.text}
+		err := unreserved(node, cpuset.MustParse(tc.ownable))
+		if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "node n1: annotation "+reservationKey)) {
+			t.Errorf("%s beside %s: %v, want %q", tc.text, tc.ownable, err, tc.want)
 		}
 	}
 }
@@ -41,7 +59,7 @@ func TestReservation(t *testing.T) {
 func FuzzReservation(f *testing.F) {
 	f.Add(`{"resources":{"cpu":"1500m","memory":"1Gi"},"reservedCPUs":"0-1"}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		if a, err := Reservation(text); a.Milli < 0 || a.Memory < 0 || err != nil && a != (batch.Amount{}) {
+		if a, err := Reservation(text); a.Milli < 0 || a.Memory < 0 || err != nil && a != (Reserved{}) {
 			t.Errorf("%q: %+v, %v", text, a, err)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
@@ -21,6 +22,7 @@ import (
 	"berth.dev/berth/kube/nri"
 	"berth.dev/berth/kube/publish"
 	"berth.dev/berth/kube/usage"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
 )
 
@@ -142,7 +144,7 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 		},
 	}
 	if m, err := sysfs.Read(root.FS()); err == nil {
-		opt.Machine = m
+		opt.Machine, opt.Ownable = m, ownable(m, conf)
 	}
 	if f.topology {
 		opt.State = plugin.State
@@ -157,6 +159,15 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 	}
 	c.agent = publish.New(opt)
 	return nil
+}
+
+// ownable are the CPUs of a machine that a configuration lets containers own.
+func ownable(m *machine.Machine, conf *config.NodeConfig) cpuset.Set {
+	cpus := m.Online
+	if !conf.Allowed.IsEmpty() {
+		cpus = cpus.Intersect(conf.Allowed)
+	}
+	return cpus.Minus(conf.Reserved).Minus(conf.Floor)
 }
 
 // run runs all of it until ctx ends.

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kube/metrics"
+	"berth.dev/berth/kube/nri"
 )
 
 // watchFlags are those of what the plugin does beside placing: metrics and the guard.
@@ -90,7 +91,7 @@ func (f *watchFlags) open(root *kernel.Root, n metrics.Node, policy, stateDir st
 	if f.metrics == "off" {
 		return w, nil
 	}
-	opt := metrics.Options{Root: root, Node: n, Policy: policy, Failed: w.warn}
+	opt := metrics.Options{Root: root, Node: n, Policy: policy, Kinds: nri.Kinds(), Failed: w.warn}
 	if to.events != nil {
 		opt.PodEvents = func() map[string]uint64 { return to.events.Counts().ByOutcome() }
 	}

@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/systemd"
+	"berth.dev/berth/place"
+)
+
+// away are files of units that systemd writes, as long as it is there.
+type away struct {
+	*fakekernel.Kernel
+	gone  bool
+	tries int
+}
+
+func (a *away) WriteFile(name, data string) error {
+	if systemd.Asks(name) && a.gone {
+		a.tries++
+		return &systemd.ConnectionError{Err: io.EOF}
+	}
+	return a.Kernel.WriteFile(name, data)
+}
+
+func (h *host) away() *away {
+	a := &away{Kernel: h.k}
+	h.files = a
+	return a
+}
+
+// told is how often it was told that systemd cannot be asked.
+func (a *away) told(h *host) (times int) {
+	for _, e := range h.events {
+		if e.Kind == Failed && strings.HasPrefix(e.Text, "systemd cannot be asked; ") && strings.HasSuffix(e.Text, "EOF") {
+			times++
+		}
+	}
+	return times
+}
+
+// While systemd cannot be asked, groups of its units stay as they are, and Berth's to set: others have
+// their places, it is told once, and asked ever more rarely, until it answers.
+func TestSystemdAway(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep, w.opt.Window = true, time.Hour // in which a fourth change by somebody else were one too many
+	bus := w.away()
+	n := w.open()
+	w.place(n, spec("batch", place.LS, 500, 0))
+	has := func(group string) cpuset.Set {
+		t.Helper()
+		set, err := readSet(kernel.NewRoot("", w.k), w.cpusets+"/"+group+"/cpuset.cpus.effective")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	bus.gone = true
+	own := w.place(n, spec("api", place.LSE, 2000, 0)).Grant.Own
+	if !has("system.slice").Overlaps(own) || !has("web.slice").Overlaps(own) || has("berth/batch").Overlaps(own) {
+		t.Errorf("api has %s; system.slice %s, web.slice %s, batch %s", own, has("system.slice"), has("web.slice"), has("berth/batch"))
+	}
+	if bus.tries != 1 || bus.told(w.host) != 1 {
+		t.Errorf("asked %d times, told %d times: %v", bus.tries, bus.told(w.host), w.events)
+	}
+	for range 20 {
+		w.now = w.now.Add(5 * time.Second)
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+			t.Fatalf("repairs %v, %v", repairs, err)
+		}
+	}
+	if want := 1 + 4; bus.tries != want || bus.told(w.host) != 1 { // after 5, 10, 20 and 40 s
+		t.Errorf("asked %d times in 100 s, want %d; told %d times", bus.tries, want, bus.told(w.host))
+	}
+	bus.gone = false
+	w.now = w.now.Add(lastAsk)
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if has("system.slice").Overlaps(own) || has("web.slice").Overlaps(own) {
+		t.Errorf("systemd is back: api has %s, system.slice %s, web.slice %s", own, has("system.slice"), has("web.slice"))
+	}
+	if kinds := w.kinds(); slices.Contains(kinds, Yielded) || bus.told(w.host) != 1 {
+		t.Errorf("events %v", w.events)
+	}
+	bus.gone = true
+	w.place(n, spec("db", place.LSE, 2000, 0))
+	if bus.told(w.host) != 2 {
+		t.Errorf("away anew: told %d times", bus.told(w.host))
+	}
+}
+
+// What a unit's own error says of it counts as before: after some tries in vain it is left alone.
+func TestSystemdRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, layouts()["v2"])
+	w.opt.Keep = true
+	w.files = unwilling{w.k, func(name string) bool { return name == w.cpusets+"/system.slice/"+cpusFile }}
+	n := w.open()
+	w.place(n, spec("batch", place.BE, 500, 0))
+	w.place(n, spec("api", place.LSE, 2000, 0))
+	if !slices.ContainsFunc(w.events, func(e Event) bool { return e.Kind == Failed && strings.Contains(e.Text, "it is left as it is") }) {
+		t.Errorf("events %v", w.events)
+	}
+}
+
+// Who asks for a unit's group gets the error at once, and what she has already stays hers.
+func TestSystemdAwayOfWorkload(t *testing.T) {
+	t.Parallel()
+	const group = "web.slice"
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep, w.opt.Window = true, time.Hour
+	bus := w.away()
+	n := w.open()
+	asks := spec("web", place.LSR, 2000, 0)
+	asks.Group, asks.Limits = group, cgroup.Limits{Weight: 50}
+	bus.gone = true
+	w.place(n, spec("api", place.LSE, 1000, 0))
+	if bus.told(w.host) != 1 {
+		t.Fatalf("events %v", w.events)
+	}
+	for range 2 { // that others wait is no reason not to try
+		if _, err := n.Place(ctx, asks); !isAway(err) {
+			t.Fatalf("placed while systemd is away: %v", err)
+		}
+	}
+	bus.gone = false
+	has := w.place(n, asks).CPUs
+	if _, err := n.Reconcile(ctx); err != nil { // what waited is set
+		t.Fatal(err)
+	}
+	w.events = nil
+	cpus, weight := w.cpusets+"/"+group+"/"+cpusFile, w.cpusets+"/"+group+"/cpu.weight"
+	bus.gone = true
+	for i := range 10 {
+		err := w.k.WriteFile(weight, "77")
+		if i > 0 {
+			err = errors.Join(err, w.k.WriteFile(cpus, "0-7"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.now.Add(lastAsk)
+		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
+			t.Fatalf("repairs %v, %v", repairs, err)
+		}
+	}
+	if bus.told(w.host) != 1 || slices.ContainsFunc(w.events, func(e Event) bool { return strings.Contains(e.Text, "goes without") }) {
+		t.Errorf("told %d times: %v", bus.told(w.host), w.events)
+	}
+	bus.gone = false
+	w.now = w.now.Add(lastAsk)
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if w.file(cpus) != has.String() || w.file(weight) != "50" {
+		t.Errorf("systemd is back: CPUs %s, weight %s; want %s, 50", w.file(cpus), w.file(weight), has)
+	}
+}
