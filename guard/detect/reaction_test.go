@@ -20,7 +20,7 @@ import (
 // many runs each truth and demand has, BERTH_SEED the first seed.
 func TestReaction(t *testing.T) {
 	t.Parallel()
-	const filled, idle = ", idle CPUs filled", "an innocent beside idle work"
+	const filled, quarter = ", idle CPUs filled", "a quarter of a CPU"
 	const window, learnt, length = 40 * time.Millisecond, 12 * time.Second, 18 * time.Second
 	runs, demands := 1, []float64{0.4}
 	if n, err := strconv.Atoi(os.Getenv("BERTH_SIM")); err == nil {
@@ -40,7 +40,7 @@ func TestReaction(t *testing.T) {
 		{shortSlice, 0, true}, {shortSlice, 2, true}, {shortSlice, 8, true}} {
 		for _, demand := range demands {
 			kinds := map[string][]shortScene{
-				"hogs": hardScenes(demand), "weak hogs": weakScenes(demand), "innocents": append(shortScenes(demand)[:4], comeAndGo(demand)), idle: {fillUp(demand)},
+				"hogs": hardScenes(demand), "weak hogs": weakScenes(demand), "innocents": append(shortScenes(demand)[:4], comeAndGo(demand)), quarter: {fillUp(demand)},
 			}
 			if host.workers > 2 {
 				kinds = map[string][]shortScene{"hogs": manyScenes(demand, host.workers)}
@@ -48,7 +48,7 @@ func TestReaction(t *testing.T) {
 			for kind, scenes := range kinds {
 				for _, scene := range scenes {
 					at := row{kind, host.workers}
-					if len(scene.culprits) == 0 && kind != idle {
+					if len(scene.culprits) == 0 && kind != quarter {
 						at.kind = "innocents"
 					}
 					if host.filled {
@@ -69,7 +69,7 @@ func TestReaction(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []string{"hogs", "weak hogs", "innocents", idle, "hogs" + filled, "weak hogs" + filled, "innocents" + filled, idle + filled} {
+	for _, kind := range []string{"hogs", "weak hogs", "innocents", quarter, "hogs" + filled, "weak hogs" + filled, "innocents" + filled, quarter + filled} {
 		for _, workers := range []int{0, 2, 8} {
 			if a := rows[row{kind, workers}]; a != nil {
 				t.Logf("| %s | %d | %v |", kind, workers, a)
