@@ -116,3 +116,46 @@ func TestNoHelpBesideOutsiders(t *testing.T) {
 		})
 	}
 }
+
+// A group that is set idle without being the trouble, in the moment in which a hog begins, does not keep the hog
+// from being set idle: the victim waits longer for the hog than it did for that group. Where it does not, the
+// remedy that is being verified is decided first.
+func TestOutweighedWhileVerified(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		hog  float64 // seconds per second that the victim waits for it
+		left float64 // of what it waits for the other group, under cpu.idle
+		soon bool
+	}{{"by a hog", 4, 0.7, true}, {"by less", 0.6, 0.7, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const window = 100 * time.Millisecond
+				mail, batch := hog("pods/mail", 1), hog("pods/batch", c.hog)
+				mail.on, mail.left = from(time.Minute), map[detect.Remedy]float64{detect.Weight: c.left}
+				batch.on = from(time.Minute + 400*time.Millisecond)
+				w := newWorld(t, 4, window, mail, batch)
+				r := w.runner(enforce())
+				r.run(time.Minute)
+				if got := told(r.run(400 * time.Millisecond)); got != "applied weight pods/mail: idle\n" {
+					t.Fatalf("%s, want mail set idle", got)
+				}
+				events := r.run(2 * time.Second)
+				at := slices.IndexFunc(events, func(e control.Event) bool { return e.Outcome == control.Applied && e.Suspect == "pods/batch" })
+				if (at >= 0) != c.soon {
+					t.Fatalf("%s, want batch set idle: %v", told(events), c.soon)
+				}
+				if !c.soon {
+					return
+				}
+				if e := events[0]; at != 1 || e.Outcome != control.Undecided || !strings.Contains(e.Text, "waits longer for pods/batch") {
+					t.Errorf("%s: %s; want mail on probation first", told(events), events[0].Text)
+				}
+				if !w.inForce("pods/mail", detect.Weight) || !w.inForce("pods/batch", detect.Weight) {
+					t.Errorf("active: %v, want both", w.force)
+				}
+			})
+		})
+	}
+}

@@ -97,10 +97,17 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.onProbation(true)) {
 		return
 	}
-	if l.spares(at, f.Suspect) {
+	if !known || symptom.Strength < 1 || at.cooling.about(l.now, f.Suspect, "") != nil {
 		return
 	}
-	if !known || symptom.Strength < 1 || at.phase == Verifying || at.phase == Relaxing || at.cooling.about(l.now, f.Suspect, "") != nil {
+	if at.phase == Verifying && l.outweighed(at, f.Suspect) {
+		last := &at.steps[len(at.steps)-1]
+		l.probation(at, last, l.effect(at, last), "the victim waits longer for "+f.Suspect)
+	}
+	if at.phase == Verifying || at.phase == Relaxing {
+		return
+	}
+	if l.spares(at, f.Suspect) {
 		return
 	}
 	if l.cfg.Mode == Preview && slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == f.Suspect }) {
@@ -143,6 +150,18 @@ func (l *Loop) spares(at *escalation, suspect string) bool {
 func (at *escalation) onProbation(costly bool) bool {
 	n := len(at.steps)
 	return n > 0 && at.steps[n-1].undecided && !(costly && at.steps[n-1].remedy.Yields)
+}
+
+// outweighed reports whether the victim waits longer for a suspect than it did, before the step that is being
+// verified, for the suspect of that. What the step does is not told meanwhile, and if it costs others nothing
+// it need not be.
+func (l *Loop) outweighed(at *escalation, suspect string) bool {
+	last := &at.steps[len(at.steps)-1]
+	if !last.remedy.Yields || last.action.Suspect == suspect || !last.delay.probed || at.seen.windows < lookBack {
+		return false
+	}
+	now := l.delayBefore(at, suspect, lookBack)
+	return now.probed && now.part > last.delay.part
 }
 
 // escalate takes the next step of the escalation.

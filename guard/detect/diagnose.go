@@ -314,7 +314,7 @@ func (d *Detector) diagnoseUse(w *workload, waits bool) {
 	case w.value[OwnUse] >= ownAll && !others && (waits || !w.stands(CPI)):
 		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownAll)))
 	case waits && w.value[OwnUse] >= ownFull && w.value[Imposed] < leastImposed: // its requests wait in its program
-		w.ownUntil = w.to + ownSeen
+		w.ownUntil, w.ownFrom = w.to+ownSeen, 0
 		w.own(OwnLoad, append(w.evidence(RunQueueP99, WaitRatio, CPUPressure), w.fact(OwnUse, ownFull)))
 	case waits:
 		d.diagnoseWait(w)
@@ -332,7 +332,12 @@ func (d *Detector) diagnoseWait(w *workload) {
 	w.noteCrowd()
 	crowded := w.crowded()
 	switch own := w.value[SelfQueued]; {
-	case !crowded && own >= mostly && own*w.queued.net >= leastBurst, w.muchMore():
+	case w.muchMore():
+		w.ownUntil, w.ownFrom = w.to+ownSeen, 0
+	case !crowded && own >= mostly && own*w.queued.net >= leastBurst:
+		if w.to >= w.ownUntil {
+			w.ownFrom = w.to
+		}
 		w.ownUntil = w.to + ownSeen
 	}
 	if crowded && w.value[ForeignQueued] < antagonist && w.value[SelfQueued] > w.value[ForeignQueued] {
@@ -367,13 +372,17 @@ func (w *workload) crowded() bool {
 	return w.to-w.full <= fullWindows*(w.to-w.from)
 }
 
-// noteCrowd notes whether others have most of its full CPUs.
+// noteCrowd notes whether others have most of its full CPUs. If a burst of its own has just begun, by what its
+// threads wait for each other, it was theirs: a window in which others begin is not full.
 func (w *workload) noteCrowd() {
 	switch own := w.value[OwnUse]; {
 	case own >= mostly:
 		w.full = 0
 	case own > 0:
 		w.full = w.to
+		if w.ownFrom > 0 && w.to-w.ownFrom <= fullWindows*(w.to-w.from) {
+			w.ownUntil, w.ownFrom = 0, 0
+		}
 	}
 }
 

@@ -202,6 +202,38 @@ func TestBurstOfItsOwn(t *testing.T) {
 	}
 }
 
+// A burst that is known by what the workload's threads wait for each other is none if others have most of its CPUs
+// right after: they have begun within that window. One that has lasted is, and one by the CPU time that it uses.
+func TestBurstBeforeACrowd(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		ago   watch.Time // windows since it began
+		usual float64    // CPU time; it uses 1
+		own   float64    // part of full CPUs, now
+		burst bool
+	}{
+		"others have most, a window later": {1, 1, 0.5, false},
+		"two windows later":                {2, 1, 0.5, false},
+		"three windows later":              {3, 1, 0.5, true},
+		"it has most itself":               {1, 1, 0.6, true},
+		"its CPUs are not full":            {1, 1, 0, true},
+		"it uses twice the usual":          {1, 0.5, 0.5, true},
+	} {
+		now := signalsOf{WaitRatio: 0.5, Imposed: 0.15, SelfQueued: 0.7, ForeignQueued: 0.3, OwnUse: 0}
+		w, _ := judged(t, signalsOf{}, now)
+		w.ownUntil, w.queued.net, w.usualUse = 0, 9, Mean{N: enough, Mean: tc.usual}
+		window := w.to - w.from
+		for ago := tc.ago; ago > 0; ago-- {
+			(&Detector{}).diagnoseUse(w, true)
+			w.from, w.to = w.to, w.to+window
+		}
+		w.value[OwnUse], w.value[SelfQueued], w.value[ForeignQueued] = tc.own, 0, 0.3
+		if (&Detector{}).diagnoseUse(w, true); (w.to < w.ownUntil) != tc.burst {
+			t.Errorf("%s: a burst of its own until %v, at %v; want one: %t", name, w.ownUntil, w.to, tc.burst)
+		}
+	}
+}
+
 // Who has most of the workload's full CPUs is to blame for what its threads wait for each other, too, if
 // they wait long enough for one group.
 func TestCrowdedTogether(t *testing.T) {

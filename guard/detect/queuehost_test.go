@@ -41,7 +41,7 @@ type queueGroup struct {
 	start   time.Duration
 	used    time.Duration
 	begun   bool
-	fills   bool    // runs wherever nobody else does, in the idle class: nobody waits for it
+	fills   bool    // from start on it runs wherever nobody else does, in the idle class: nobody waits for it
 	queued  int     // tasks on all CPUs
 	workers int     // tasks that serve its requests, one each at a time; 0 has a task for each request
 	backlog int     // requests that wait for a worker
@@ -258,7 +258,7 @@ func (h *queueHost) step() {
 			continue
 		}
 		for _, g := range h.groups {
-			if g.fills {
+			if g.fills && h.now >= g.start {
 				c.busy += tickStep
 				g.used += tickStep
 			}

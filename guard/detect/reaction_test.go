@@ -20,7 +20,7 @@ import (
 // many runs each truth and demand has, BERTH_SEED the first seed.
 func TestReaction(t *testing.T) {
 	t.Parallel()
-	const filled = ", idle CPUs filled"
+	const filled, quarter = ", idle CPUs filled", "a quarter of a CPU"
 	const window, learnt, length = 40 * time.Millisecond, 12 * time.Second, 18 * time.Second
 	runs, demands := 1, []float64{0.4}
 	if n, err := strconv.Atoi(os.Getenv("BERTH_SIM")); err == nil {
@@ -40,7 +40,7 @@ func TestReaction(t *testing.T) {
 		{shortSlice, 0, true}, {shortSlice, 2, true}, {shortSlice, 8, true}} {
 		for _, demand := range demands {
 			kinds := map[string][]shortScene{
-				"hogs": hardScenes(demand), "weak hogs": weakScenes(demand), "innocents": append(shortScenes(demand)[:4], comeAndGo(demand)),
+				"hogs": hardScenes(demand), "weak hogs": weakScenes(demand), "innocents": append(shortScenes(demand)[:4], comeAndGo(demand)), quarter: {fillUp(demand)},
 			}
 			if host.workers > 2 {
 				kinds = map[string][]shortScene{"hogs": manyScenes(demand, host.workers)}
@@ -48,7 +48,7 @@ func TestReaction(t *testing.T) {
 			for kind, scenes := range kinds {
 				for _, scene := range scenes {
 					at := row{kind, host.workers}
-					if len(scene.culprits) == 0 {
+					if len(scene.culprits) == 0 && kind != quarter {
 						at.kind = "innocents"
 					}
 					if host.filled {
@@ -69,7 +69,7 @@ func TestReaction(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []string{"hogs", "weak hogs", "innocents", "hogs" + filled, "weak hogs" + filled, "innocents" + filled} {
+	for _, kind := range []string{"hogs", "weak hogs", "innocents", quarter, "hogs" + filled, "weak hogs" + filled, "innocents" + filled, quarter + filled} {
 		for _, workers := range []int{0, 2, 8} {
 			if a := rows[row{kind, workers}]; a != nil {
 				t.Logf("| %s | %d | %v |", kind, workers, a)
@@ -123,6 +123,24 @@ func comeAndGo(demand float64) shortScene {
 		return []*queueGroup{{name: simVictim, request: time.Millisecond, work: func(now time.Duration) float64 {
 			return demand * (1 + slow + 0.3*math.Sin(2*now.Seconds()))
 		}}, by("mail", 500*time.Microsecond, 7*time.Second), by("batch", 2*time.Millisecond, 5*time.Second)}
+	}}
+}
+
+// fillUp is a group in the idle class that begins to fill the CPUs, as a hog does once the guard has acted, and
+// an innocent that begins at the same instant to use a quarter of a CPU.
+func fillUp(demand float64) shortScene {
+	return shortScene{"idle CPUs begin to be filled as an innocent starts", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+		return []*queueGroup{
+			{name: simVictim, work: steady(demand), request: time.Millisecond},
+			{name: "mail", work: steady(0.025), request: 500 * time.Microsecond},
+			{name: "batch", request: time.Millisecond, work: func(now time.Duration) float64 {
+				if now < onset {
+					return 0
+				}
+				return 0.125
+			}},
+			{name: "night", fills: true, start: onset},
+		}
 	}}
 }
 
