@@ -94,9 +94,12 @@ func TestPacer(t *testing.T) {
 			t.Errorf("packet %d: %d, wants %d", i, says, want)
 		}
 	}
-	var has pace
-	if err := m.Lookup(uint32(firstMinor), &has); err != nil || has.Dropped != 3 {
-		t.Errorf("3 packets were dropped, and %+v says so; %v", has, err)
+	for _, ceil := range []uint64{packetBytes, 2 * packetBytes} { // another ceiling takes nothing back
+		put(firstMinor, Class{Rate: noFloor, Ceil: ceil, Prio: 3})
+		var has pace
+		if err := m.Lookup(uint32(firstMinor), &has); err != nil || has.Dropped != 3 || has.Ceil != ceil {
+			t.Errorf("3 packets were dropped, and %+v says so; %v", has, err)
+		}
 	}
 	if due[0] != 0 || due[1] < began+second-paceBurst || due[1] > now(t)+second || due[2] != due[1]+second {
 		t.Errorf("due at %d, from %d on", due, began)

@@ -813,15 +813,29 @@ func TestClassFromTheFirstInstruction(t *testing.T) {
 		_, err := h.p.Synchronize(ctx, []*api.PodSandbox{p}, []*api.Container{a})
 		must(t, err)
 	}
+	// The group is not taken for a class of the runtime's own.
+	_, err = h.p.UpdateContainer(ctx, p, a, &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(205)}})
+	must(t, err)
+	if w := h.workload("default/db/a"); w.Classes["cache"] != "gold" || w.Spec.Request.Milli != 201 {
+		t.Errorf("resized, it has class %q, and asks for %d", w.Classes["cache"], w.Spec.Request.Milli)
+	}
 	must(t, h.k.Exit("8000"))
 	h.stop(p, a)
 	if diff := cmp.Diff(h.before, h.classFiles()); diff != "" {
 		t.Errorf("at the end (-before +after):\n%s", diff)
 	}
+	// Each one that is started again begins so, too.
 	_, err = h.p.Configure(ctx, "", "containerd", "v2.4.0")
 	must(t, err)
-	if again := h.createIn(p, container(p, "a", 100)); again != group {
-		t.Errorf("started again, it is to begin in %q", again)
+	for _, id := range []string{"db.a.2", "db.a.3"} {
+		again := container(p, "a", 100)
+		again.Id = id
+		if got := h.createIn(p, again); got != group {
+			t.Errorf("%s is to begin in %q", id, got)
+		}
+		h.make(again)
+		must(t, h.p.StartContainer(ctx, p, again))
+		h.stop(p, again)
 	}
 }
 
