@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
+	"berth.dev/berth/place"
 )
 
 // isCacheStep reports whether a step is one of resctrl, which alone says why it refuses.
@@ -63,7 +65,7 @@ func (k *cacheClasses) plan(c *Transition) (kernel.Plan, error) {
 	var used []string
 	for group := range members {
 		name := strings.TrimPrefix(group, resctrl.Prefix)
-		if k.t.Group(group) != nil && !k.made(c, group) {
+		if k.t.Group(group) != nil && !k.made(c.Log, group) {
 			err := k.foreign(group)
 			if k.n.wants(c, CacheClass, name, "") {
 				return nil, err
@@ -94,9 +96,40 @@ func (k *cacheClasses) foreign(group string) error {
 }
 
 // made reports whether this node made a group, by its undo log.
-func (k *cacheClasses) made(c *Transition, group string) bool {
+func (k *cacheClasses) made(log *kernel.UndoLog, group string) bool {
 	dir := path.Join(k.t.Dir, group)
-	return c.Log.Has(func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) && !c.Log.Outdated(dir)
+	return log.Has(func(s kernel.Step) bool { return s.Op == kernel.Mkdir && s.Path == dir }) && !log.Outdated(dir)
+}
+
+// IsCacheGroup reports whether a group of resctrl has the name of one that a node makes for a class.
+func IsCacheGroup(name string) bool { return strings.HasPrefix(name, resctrl.Prefix) }
+
+// CacheGroup is the group of resctrl of a workload's cache class, by its name in Linux's directory for
+// resctrl, /sys/fs/resctrl: that is there, this node made it, and it stays as long as the workload
+// has the class, one that is Reserved too. It is "" if there is none, or resctrl is mounted elsewhere.
+// An unknown workload is a *place.NotHeldError.
+func (n *Node) CacheGroup(ctx context.Context, id string) (group string, err error) {
+	err = n.look(ctx, func(t *transaction) error {
+		of := t.records[id]
+		if of == nil {
+			return &place.NotHeldError{ID: id}
+		}
+		k, name := &cacheClasses{n: n}, n.classesNow().ClassOf(CacheClass, &of.Workload.Spec)
+		if name == "" {
+			return nil
+		}
+		if err := k.read(); err != nil {
+			return fmt.Errorf("cache class %q: %w", name, err)
+		}
+		if has := resctrl.Prefix + name; k.t.Dir == resctrl.Usual && k.t.Group(has) != nil && k.made(t.log, has) {
+			group = has
+		}
+		return nil
+	})
+	if errors.Is(err, kernel.ErrNotSupported) {
+		err = nil
+	}
+	return group, err
 }
 
 func (k *cacheClasses) used(c *Transition) func(kernel.Step) bool {
@@ -156,7 +189,7 @@ func (k *cacheClasses) follow(c *Transition) (moved int, undo func() error, err 
 func (k *cacheClasses) enter(c *Transition, members map[string][]*Workload) (moved int, err error) {
 	for _, group := range slices.Sorted(maps.Keys(members)) {
 		come := slices.DeleteFunc(slices.Clone(members[group]), func(w *Workload) bool { return !c.looksAt(w) })
-		if len(come) == 0 || k.t.Group(group) != nil && !k.made(c, group) {
+		if len(come) == 0 || k.t.Group(group) != nil && !k.made(c.Log, group) {
 			continue
 		}
 		n, _, err := resctrl.Follow(k.n.root, k.t, group, func() ([]int, error) { return k.threads(come) })
@@ -185,7 +218,7 @@ func (k *cacheClasses) leave(c *Transition, members map[string][]*Workload, befo
 	}
 	for i := range k.t.Groups {
 		group := k.t.Groups[i].Name
-		if !k.t.Groups[i].Own() || !all && gone[group] == nil || !k.made(c, group) {
+		if !k.t.Groups[i].Own() || !all && gone[group] == nil || !k.made(c.Log, group) {
 			continue
 		}
 		have, err := resctrl.Tasks(k.n.root.FS(), k.t.Dir, group)

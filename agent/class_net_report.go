@@ -22,6 +22,9 @@ type ClassLink struct {
 	// By is what divides the device: htb, or edt, which has ceilings alone. Why is the reason.
 	By  traffic.Mechanism `json:"by"`
 	Why string            `json:"why"`
+	// Dropped are packets of the class that the device has lost since the class came: they found its
+	// queue full or, by edt, were due too late.
+	Dropped uint64 `json:"dropped,omitempty"`
 }
 
 // Text is what it has, for people.
@@ -39,6 +42,36 @@ type WorkloadLimit struct {
 	Receive  float64 `json:"receive,omitempty"`
 	// Around says that it is that of its pod.
 	Around bool `json:"around,omitempty"`
+}
+
+// WorkloadDrops are packets that were dropped since the limits were set, of the workload's control
+// group or, around it, of its pod's.
+type WorkloadDrops struct {
+	Workload string `json:"workload"`
+	Packets  uint64 `json:"packets"`
+}
+
+// drops are the packets that limits have dropped: of each workload, by its own and that of each of its
+// class, and by what those of a class receive together.
+func (r *classReading) drops() (own []WorkloadDrops, together map[string]uint64) {
+	together = map[string]uint64{}
+	for i := range r.workloads {
+		w, lost := &r.workloads[i], uint64(0)
+		for _, group := range r.held[w.ID()] {
+			packets, common, ok := traffic.DroppedOf(r.fsys, group)
+			if !ok {
+				continue
+			}
+			lost += packets
+			if class := r.config.ClassOf(NetClass, &w.Spec); class != "" {
+				together[class] = max(together[class], common) // one program counts for all groups
+			}
+		}
+		if lost > 0 {
+			own = append(own, WorkloadDrops{w.ID(), lost})
+		}
+	}
+	return own, together
 }
 
 // receivedBy is of what the settings of a class are that say what its workloads receive.
@@ -74,9 +107,12 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 			s.Limits = append(s.Limits, WorkloadLimit{w.ID(), float64(b.Send), float64(b.Receive), b.Around})
 		}
 	}
+	var together map[string]uint64
+	s.Drops, together = r.drops()
 	if r.config.Net == nil {
 		return s, nil
 	}
+	lost := traffic.Dropped(r.fsys)
 	h, err := traffic.Read(r.fsys, r.config.Net)
 	if err != nil {
 		return s, err
@@ -93,7 +129,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		names = append(names, traffic.Others)
 	}
 	for _, name := range names {
-		use := ClassUse{Name: name, Workloads: r.members(NetClass, name)}
+		use := ClassUse{Name: name, Workloads: r.members(NetClass, name), Dropped: together[name]}
 		if name == traffic.Others {
 			use.Workloads = []string{everybodyElse}
 		}
@@ -117,7 +153,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 			link := &layout.Links[i]
 			of := link.Find(layout, name)
 			use.InForce = use.InForce && link.InForce(layout, name)
-			l := ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority(), link.By, link.Why}
+			l := ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority(), link.By, link.Why, lost[link.Device.Name][layout.Minor(name)]}
 			use.Links, use.Settings = append(use.Links, l), append(use.Settings, ClassSetting{l.Device, l.Text()})
 		}
 		s.Classes = append(s.Classes, use)

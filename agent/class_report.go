@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -36,6 +37,8 @@ type ClassSection struct {
 	Classes []ClassUse `json:"classes"`
 	// Limits are what single workloads may send and receive at most, of the kind net.
 	Limits []WorkloadLimit `json:"limits,omitempty"`
+	// Drops are of workloads that limits hold, those that have lost packets by them, of the kind net.
+	Drops []WorkloadDrops `json:"drops,omitempty"`
 	// Notes are plain warnings about the kind.
 	Notes []string `json:"notes,omitempty"`
 	// Resctrl is what the CPU divides, of the kind cache.
@@ -71,8 +74,10 @@ type ClassUse struct {
 	Partition string           `json:"partition,omitempty"`
 	Mode      string           `json:"mode,omitempty"`
 	Schemata  resctrl.Schemata `json:"schemata,omitempty"`
-	// Links are of the kind net: what the class has of each device.
-	Links []ClassLink `json:"links,omitempty"`
+	// Links are of the kind net: what the class has of each device. Dropped are the packets that
+	// arrived and were dropped by what its workloads may receive together.
+	Links   []ClassLink `json:"links,omitempty"`
+	Dropped uint64      `json:"dropped,omitempty"`
 }
 
 // Placed is how many workloads have it: not the CPUs that none owns.
@@ -108,6 +113,7 @@ type classReading struct {
 	planned   bool
 	state     *place.State           // nil of what is not in force
 	levels    map[string]power.Level // of pools whose load is measured
+	held      map[string][]string    // by workload, the control groups that have limits of what it sends and receives
 }
 
 // members are the ids of the workloads that have a class.
@@ -123,7 +129,7 @@ func (r *classReading) members(kind ClassKind, name string) (ids []string) {
 // ReportClasses says what classes a configuration has on a host, and which workloads have
 // them. Of one that is planned only the kinds that it defines are told.
 func ReportClasses(fsys fs.FS, c ClassConfig, workloads []Workload, planned bool) (ClassReport, error) {
-	return reportClasses(&classReading{fsys, c, workloads, planned, nil, nil})
+	return reportClasses(&classReading{fsys: fsys, config: c, workloads: workloads, planned: planned})
 }
 
 func reportClasses(reading *classReading) (ClassReport, error) {
@@ -154,7 +160,18 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	if err != nil {
 		return ClassReport{}, err
 	}
-	state, err := n.State(ctx)
+	var state *place.State
+	held := map[string][]string{}
+	err = n.look(ctx, func(t *transaction) error {
+		state = t.state
+		for id, of := range t.records {
+			limits, _ := (&netClasses{n}).limitsOf(of.Workload) // what cannot be, a note says
+			if len(limits) > 0 {
+				held[id] = slices.Sorted(maps.Keys(limits))
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return ClassReport{}, err
 	}
@@ -163,7 +180,7 @@ func (n *Node) ClassReport(ctx context.Context) (ClassReport, error) {
 	n.mu.Lock()
 	levels := n.scaling.levels
 	n.mu.Unlock()
-	return reportClasses(&classReading{n.root.FS(), c, all, false, state, levels})
+	return reportClasses(&classReading{n.root.FS(), c, all, false, state, levels, held})
 }
 
 // Defines reports whether a configuration says something of a kind.

@@ -310,6 +310,34 @@ func TestCacheClassLimbo(t *testing.T) {
 	h.place(n, again)
 }
 
+// The group of a workload's class is told while this node has it there, and no other of its name.
+func TestCacheGroup(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := classHost(t, "skylake", nil)
+	n := h.open()
+	h.place(n, classed(spec("api", place.LS, 0, 9000100), "gold"))
+	h.place(n, spec("web", place.LS, 0, 9000101))
+	has := func(when, id, want string) {
+		t.Helper()
+		if got, err := n.CacheGroup(ctx, id); got != want || err != nil {
+			t.Errorf("%s: %s has %q, %v, want %q", when, id, got, err, want)
+		}
+	}
+	has("placed", "api", "berth-gold")
+	has("placed", "web", "")
+	var gone *place.NotHeldError
+	if _, err := n.CacheGroup(ctx, "nobody"); !errors.As(err, &gone) {
+		t.Errorf("of nobody: %v", err)
+	}
+	for _, err := range []error{h.k.Rmdir(rc + "/berth-gold"), h.k.Mkdir(rc + "/berth-gold")} { // somebody else
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	has("another of its name", "api", "")
+}
+
 // A thousand threads are moved by a few writes, in passes: one that was made meanwhile is
 // found, one that has ended is no error.
 func TestCacheClassThousandThreads(t *testing.T) {

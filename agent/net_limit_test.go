@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fakenet"
 	"berth.dev/berth/kernel"
@@ -223,6 +225,19 @@ func TestNetTogether(t *testing.T) {
 		shows("repaired", want, want)
 		if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
 			t.Errorf("%s: eth0 has %v, marks %v", layout, root, h.marks(net))
+		}
+		net.DropOf(dirs[0], 3, 7)
+		net.DropOf(dirs[1], 0, 7) // one program drops for both
+		r, err := n.ClassReport(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		section := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })]
+		if diff := cmp.Diff([]WorkloadDrops{{"api", 3}}, section.Drops); diff != "" {
+			t.Errorf("%s: dropped (-want +got):\n%s", layout, diff)
+		}
+		if mirror := r.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: "mirror"}}); mirror.Dropped != 7 {
+			t.Errorf("%s: the class has %+v", layout, mirror)
 		}
 		if _, err := n.Resize(ctx, netted(spec("web", place.LS, 100, 0), "first")); err != nil {
 			t.Fatal(err)

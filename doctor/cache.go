@@ -8,7 +8,7 @@ import (
 	"berth.dev/berth/kernel/resctrl"
 )
 
-const resctrlDir = "sys/fs/resctrl"
+const resctrlDir = resctrl.Usual
 
 // allocation judges one use of the resctrl file system. flags are the words of
 // proc/cpuinfo that stand for it on x86, info its directories below info/.

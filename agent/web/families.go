@@ -80,6 +80,8 @@ func families(podLabels bool) []family {
 		{"berth_memory_bandwidth_limit", "Limit of memory bandwidth of a group of resctrl, in the unit; absent without a limit.", []string{"cache_class", "cache", "unit"}},
 		{"berth_cache_classes_left", "Groups that resctrl can still make.", nil},
 		{"berth_network_ceiling_bytes_per_second", "What a network class may send through a device at most.", []string{"network_class", "device"}},
+		{"berth_network_dropped_packets_total", "Packets of a network class that a device has lost since the class came.", []string{"network_class", "device"}},
+		{"berth_network_limit_dropped_packets_total", "Packets that the limit of a workload, or what those of a network class receive together, has dropped since it was set.", []string{"network_class", "workload"}},
 		{"node_memory_bandwidth_bytes_per_second", "Bytes to and from memory per second since the scrape before.", []string{"direction"}},
 		{"node_energy_joules_total", "Energy that the processor packages, or the memory beside them, took.", []string{"kind"}},
 		{"node_ipc", "Instructions per cycle of all CPUs since the scrape before.", nil},

@@ -155,13 +155,14 @@ func (s scrape) all(ctx context.Context) error {
 	if err := errors.Join(errAbout, errConfig, errStats, errMachine, errGuard, errList); err != nil {
 		return err
 	}
+	shown := s.placed(machine, stats, list)
 	if errClasses == nil { // the status page tells the error
 		s.classUse(classes)
-		s.network(classes)
+		s.network(classes, shown)
 	}
 	s.agent(about, config)
 	s.cpus(machine)
-	s.guard(guard, s.placed(machine, stats, list))
+	s.guard(guard, shown)
 	s.node()
 	s.signals()
 	return nil

@@ -79,7 +79,7 @@ func testView() *view {
 		classes: agent.ClassReport{Kinds: []agent.ClassSection{
 			{Kind: agent.CacheClass, Classes: []agent.ClassUse{{Name: "gold", Workloads: []string{"web"}}, {Name: "bulk"}, {Name: "pod-a", Foreign: true}}},
 			{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5"), Levels: map[string]int{"the shared CPUs": 55}}}},
-			{Kind: agent.NetClass, Classes: []agent.ClassUse{{Name: "bulk", Links: []agent.ClassLink{{Device: "eth0", Floor: 10e6, Ceiling: 50e6, Priority: 8}}}}},
+			{Kind: agent.NetClass, Classes: []agent.ClassUse{{Name: "bulk", Dropped: 4, Links: []agent.ClassLink{{Device: "eth0", Floor: 10e6, Ceiling: 50e6, Priority: 8, Dropped: 17}}}}, Drops: []agent.WorkloadDrops{{Workload: "web", Packets: 3}}},
 		}},
 		machine: api.Machine{
 			Machine: &machine.Machine{Online: set("0-7"), Domains: []machine.Domain{

@@ -75,6 +75,16 @@ func openLink(t *testing.T, number byte, here, there *os.File) (near, far end) {
 	return near, far
 }
 
+// also is the end with another address.
+func (e end) also(t *testing.T, address string) end {
+	t.Helper()
+	e.address = netip.MustParsePrefix(address)
+	if err := netlink.In(e.in, func() error { return traffic.Up(e.device, e.address) }); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // index is the number of the end's device in its namespace.
 func (e *end) index(t *testing.T) (index int) {
 	t.Helper()
@@ -95,7 +105,7 @@ func (e *end) index(t *testing.T) (index int) {
 func (e *end) listen(t *testing.T) (l net.Listener) {
 	t.Helper()
 	if err := netlink.In(e.in, func() (err error) {
-		l, err = net.Listen("tcp4", netip.AddrPortFrom(e.address.Addr(), 0).String())
+		l, err = net.Listen("tcp", netip.AddrPortFrom(e.address.Addr(), 0).String())
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -109,7 +119,7 @@ func (e *end) listen(t *testing.T) (l net.Listener) {
 func (e *end) connect(t *testing.T, l net.Listener) (here, there net.Conn) {
 	t.Helper()
 	err := netlink.In(e.in, func() (err error) {
-		here, err = net.Dial("tcp4", l.Addr().String())
+		here, err = net.Dial("tcp", l.Addr().String())
 		return err
 	})
 	if err == nil {
@@ -169,6 +179,15 @@ func TestNetClass(t *testing.T) {
 	held(t, h, near, far, root, []trial{
 		{"class", "bulk", traffic.Limit{}, "htb 6be7:"}, {"send limit", "", traffic.Limit{Send: 4e6}, root()}, {"receive limit", "", traffic.Limit{Receive: 4e6}, root()},
 	})
+
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		t.Log("the kernel has no IPv6")
+	} else {
+		held(t, h, near.also(t, "fd99::1/64"), far.also(t, "fd99::2/64"), root, []trial{
+			{"class by IPv6", "bulk", traffic.Limit{}, "htb 6be7:"}, {"send limit by IPv6", "", traffic.Limit{Send: 4e6}, root()},
+			{"receive limit by IPv6", "", traffic.Limit{Receive: 4e6}, root()},
+		})
+	}
 
 	// With an fq that is there, the device keeps it.
 	near.addFq(t)

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -158,6 +159,7 @@ func (r classReport) text() string {
 			draw(&b, s)
 		}
 		drawLimits(&b, s.Limits)
+		drawDrops(&b, s)
 		for _, note := range s.Notes {
 			fmt.Fprintf(&b, "note: %s\n", plain.Line(note))
 		}
@@ -208,6 +210,30 @@ func drawLimits(b *strings.Builder, limits []agent.WorkloadLimit) {
 	}
 	b.WriteString("\n")
 	plain.Columns(b, rows)
+}
+
+// drawDrops writes which packets were dropped, and by what.
+func drawDrops(b *strings.Builder, s *agent.ClassSection) {
+	rows := [][]string{{"DROPPED", "BY", "OF"}}
+	add := func(packets uint64, by, of string) {
+		if packets > 0 {
+			rows = append(rows, []string{strconv.FormatUint(packets, 10), plain.Line(by), plain.Line(of)})
+		}
+	}
+	for i := range s.Classes {
+		c := &s.Classes[i]
+		for _, l := range c.Links {
+			add(l.Dropped, l.Device, "class "+c.Name)
+		}
+		add(c.Dropped, "what they receive together", "class "+c.Name)
+	}
+	for _, d := range s.Drops {
+		add(d.Packets, "its limit", d.Workload)
+	}
+	if len(rows) > 1 {
+		b.WriteString("\n")
+		plain.Columns(b, rows)
+	}
 }
 
 // drawCaches draws the ways of each cache.

@@ -19,6 +19,7 @@ type Network struct {
 	marks   map[string]marked // by group
 	limits  map[string]limited
 	shared  map[string]shared
+	dropped map[string][2]uint64 // by group
 	// Writes counts what was changed.
 	Writes int
 	// Reads counts the readings of all roots.
@@ -30,6 +31,7 @@ type device struct {
 	normal, now traffic.Qdisc
 	classes     map[uint16]traffic.Class // of HTB
 	paced       map[uint16]traffic.Class // of EDT; nil without its program
+	dropped     map[uint16]uint64
 }
 
 func (d *device) of(by traffic.Mechanism) *map[uint16]traffic.Class {
@@ -62,7 +64,7 @@ const (
 // New returns a network with devices that have the kernel's default discipline, and marks of
 // the control groups of a tree.
 func New(groups fs.FS, devices ...string) *Network {
-	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}, shared: map[string]shared{}}
+	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}, shared: map[string]shared{}, dropped: map[string][2]uint64{}}
 	for _, name := range devices {
 		n.Plug(name)
 	}
@@ -313,4 +315,46 @@ func (n *Network) SetTogether(group string, with traffic.Together) error {
 	n.shared[group] = shared{inode, with}
 	n.Writes++
 	return nil
+}
+
+// Drop has a device drop packets of a class.
+func (n *Network) Drop(name string, minor uint16, packets uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d := n.devices[name]
+	if d.dropped == nil {
+		d.dropped = map[uint16]uint64{}
+	}
+	d.dropped[minor] += packets
+}
+
+// DropOf has the programs of a control group drop packets: those of its limit, and that of its class.
+func (n *Network) DropOf(group string, own, together uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	of := n.dropped[group]
+	n.dropped[group] = [2]uint64{of[0] + own, of[1] + together}
+}
+
+// Dropped implements traffic.Calls.
+func (n *Network) Dropped(by traffic.Mechanism, index int) (all map[uint16]uint64, err error) {
+	all = map[uint16]uint64{}
+	err = n.at(index, func(d *device) error {
+		for minor := range *d.of(by) {
+			if by != traffic.HTB || minor != parent {
+				all[minor] = d.dropped[minor]
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// DroppedOf implements traffic.Calls.
+func (n *Network) DroppedOf(group string) (own, together uint64, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err = n.inode(group)
+	of := n.dropped[group]
+	return of[0], of[1], err
 }

@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// End is one end of a link: a network device, and its IPv4 address.
+// End is one end of a link: a network device, and its address.
 type End struct {
 	Device  string
 	Address netip.Prefix
@@ -87,7 +87,7 @@ func (l Link) Serve(ports map[int]func(*net.TCPConn), answer func() string) erro
 		return err
 	}
 	for port, serve := range ports {
-		listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: l.Far.Address.Addr().AsSlice(), Port: port})
+		listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: l.Far.Address.Addr().AsSlice(), Port: port})
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (l Link) Serve(ports map[int]func(*net.TCPConn), answer func() string) erro
 	return in.Err()
 }
 
-// Dial connects this process to a port of the far end.
+// Dial connects this process to a port of the far end, by "tcp" or "udp".
 func (l Link) Dial(network string, port int) (net.Conn, error) {
 	return net.Dial(network, net.JoinHostPort(l.Far.Address.Addr().String(), strconv.Itoa(port)))
 }

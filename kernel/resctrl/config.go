@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/strictyaml"
+	"berth.dev/berth/kernel"
 )
 
 // Config says which classes there are to be: partitions, which share no ways of a cache, and
@@ -88,6 +89,9 @@ type Class struct {
 	// programs too (mode "exclusive"). It takes a class alone in its partition, and ways that
 	// no device fills. Default: false.
 	Exclusive bool `json:"exclusive,omitempty"`
+	// Mode is the same in the kernel's words: shareable, or exclusive. pseudo-locksetup is not
+	// supported. Default: shareable, or what Exclusive says.
+	Mode string `json:"mode,omitempty"`
 	// Kubernetes says who may ask for the class. It is for others, and kept.
 	Kubernetes map[string]any `json:"kubernetes,omitempty"`
 }
@@ -194,10 +198,11 @@ func (c *Config) Validate() error {
 			}
 			fail(at+".mbAllocation", eachBandwidth(class.mb()))
 			fail(at+".smbaAllocation", eachBandwidth(class.SMBAAllocation))
-			if class.Exclusive && canonical == Default {
+			fail(at+".mode", class.checkMode())
+			if class.exclusive() && canonical == Default {
 				fail(at+".exclusive", errors.New("the default group cannot be exclusive: the ways of all that has no class are shared"))
 			}
-			if class.Exclusive && len(p.Classes) > 1 {
+			if class.exclusive() && len(p.Classes) > 1 {
 				fail(at+".exclusive", fmt.Errorf("partition %q has other classes, which would share its ways: give it a partition of its own", pname))
 			}
 		}
@@ -212,6 +217,34 @@ func (c *Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// The modes of a group (resctrl.rst, "mode"), and those that stand for pseudo-locking.
+const (
+	modeShareable, modeExclusive    = "shareable", "exclusive"
+	modePseudoLocked, modeLockSetup = "pseudo-locked", "pseudo-locksetup"
+)
+
+func (c *Class) exclusive() bool { return c != nil && (c.Exclusive || c.Mode == modeExclusive) }
+
+// checkMode reports a mode that no class can have; pseudo-locking is a *kernel.NotSupportedError.
+func (c *Class) checkMode() error {
+	switch c.Mode {
+	case "", modeExclusive:
+		return nil
+	case modeShareable:
+		if c.Exclusive {
+			return errors.New("it is shareable, and exclusive: true says that it is not")
+		}
+		return nil
+	case modeLockSetup, modePseudoLocked:
+		return &kernel.NotSupportedError{
+			Feature: "cache pseudo-locking",
+			Reason:  "a pseudo-locked region is memory that a program maps from /dev/pseudo_lock: no thread can be in its group, so that no workload could have the class",
+			Remedy:  "exclusive: true keeps ways for one class; or lock a region without Berth, which gives no class its ways",
+		}
+	}
+	return fmt.Errorf("%q is no mode: %s or %s", c.Mode, modeShareable, modeExclusive)
 }
 
 func (c *Class) l3() any {

@@ -69,7 +69,7 @@ func (c *Config) Layout(t *Tree) (*Layout, error) {
 		p := c.Partitions[pname]
 		for name, class := range p.Classes {
 			l.Classes = append(l.Classes, Assigned{
-				Name: Canonical(name), Partition: pname, Exclusive: class != nil && class.Exclusive,
+				Name: Canonical(name), Partition: pname, Exclusive: class.exclusive(),
 				Schemata: make(Schemata, 0, len(t.Resources)),
 			})
 		}
@@ -185,7 +185,7 @@ func (c *Config) ways(t *Tree, r *Resource, pnames []string, l *Layout) error {
 		}
 		q := part{name: pname, field: "partitions." + pname + "." + name, allocation: d}
 		for _, class := range p.Classes {
-			q.exclusive = q.exclusive || class != nil && class.Exclusive
+			q.exclusive = q.exclusive || class.exclusive()
 		}
 		parts = append(parts, q)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth.dev/berth/kernel"
 )
 
 // skylake is a CPU with 11 ways, 2 of which devices fill, and bandwidth in steps of 10 %.
@@ -177,6 +179,10 @@ func TestDoesNotFit(t *testing.T) {
 		"partitions: {a: {classes: {a/b: }}}":                                        "not a name",
 		"partitions: {a: {classes: {x: {exclusive: true}, y: }}}":                    "has other classes",
 		"partitions: {a: {classes: {DEFAULT: {exclusive: true}}}}":                   "cannot be exclusive",
+		"partitions: {a: {classes: {DEFAULT: {mode: exclusive}}}}":                   "cannot be exclusive",
+		"partitions: {a: {classes: {x: {mode: exclusive}, y: }}}":                    "has other classes",
+		"partitions: {a: {classes: {x: {mode: shareable, exclusive: true}}}}":        "says that it is not",
+		"partitions: {a: {classes: {x: {mode: private}}}}":                           "no mode",
 		"partitions: {a: {classes: {gold: }}}\nservice: {BE: glod}":                  `did you mean "gold"`,
 		"partitions: {a: {classes: {gold: }}}\nservice: {best: gold}":                "class of service",
 		"partitions: {a: {l3Allocation: 99999999999999999999 ways}}":                 "numbers of ways",
@@ -185,6 +191,25 @@ func TestDoesNotFit(t *testing.T) {
 	} {
 		if _, err := Parse([]byte(text), "f.yaml"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n%v\nwant %s", text, err, want)
+		}
+	}
+}
+
+// Pseudo-locking is refused where it is asked for, with the reason and what to do instead; the other
+// modes mean what Exclusive does.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"pseudo-locksetup", "pseudo-locked"} {
+		_, err := Parse([]byte("partitions:\n  a:\n    classes:\n      x: {mode: "+mode+"}\n"), "f.yaml")
+		no, ok := errors.AsType[*kernel.NotSupportedError](err)
+		if !ok || no.Reason == "" || no.Remedy == "" || !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "partitions.a.classes.x.mode: cache pseudo-locking: not supported: ") {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+	for mode, want := range map[string]bool{"": false, "shareable": false, "exclusive": true} {
+		layout, err := parse(t, "partitions: {a: {l3Allocation: 4 ways, classes: {x: {mode: '"+mode+"'}}}, b: {l3Allocation: 4 ways, classes: {DEFAULT: }}}").Layout(skylake(0))
+		if err != nil || layout.Find("x").Exclusive != want {
+			t.Errorf("%q: %+v, %v", mode, layout, err)
 		}
 	}
 }

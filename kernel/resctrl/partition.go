@@ -24,7 +24,7 @@ func partition(t *Tree, r *Resource, id int, kind string, parts []part) error {
 	taken := uint64(0) // by other programs' groups that nobody may share with
 	for i := range t.Groups {
 		g := &t.Groups[i]
-		if g.Own() || g.Mode != "exclusive" && g.Mode != "pseudo-locked" {
+		if g.Own() || g.Mode != modeExclusive && g.Mode != modePseudoLocked {
 			continue
 		}
 		taken |= g.Schemata.filled(r.Level(), id)
@@ -225,7 +225,7 @@ func owners(parts []part, t *Tree, r *Resource, id int, ways uint64) string {
 	}
 	for i := range t.Groups {
 		g := &t.Groups[i]
-		if !g.Own() && g.Mode == "exclusive" && g.Schemata.filled(r.Level(), id)&ways != 0 {
+		if !g.Own() && g.Mode == modeExclusive && g.Schemata.filled(r.Level(), id)&ways != 0 {
 			names = append(names, "group "+g.Name+" of another program")
 		}
 	}

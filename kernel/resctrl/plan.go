@@ -35,13 +35,13 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 			m.have = slices.Clone(empty)
 			come = append(come, m)
 		}
-		mode := "shareable"
+		mode := modeShareable
 		if a.Exclusive {
-			mode = "exclusive"
+			mode = modeExclusive
 		}
-		if m.mode == "exclusive" && (!a.Exclusive || !covers(m.have, m.want)) {
-			p.add(m, kernel.Step{Path: m.dir + "/mode", Value: "shareable"}, "")
-			m.mode = "shareable"
+		if m.mode == modeExclusive && (!a.Exclusive || !covers(m.have, m.want)) {
+			p.add(m, kernel.Step{Path: m.dir + "/mode", Value: modeShareable}, "")
+			m.mode = modeShareable
 		}
 		if mode != m.mode && (m.there || a.Exclusive) && (m.mode != "" || a.Exclusive) {
 			modes = append(modes, kernel.Step{Path: m.dir + "/mode", Value: mode, Status: p.status, Why: m.why})

@@ -26,6 +26,9 @@ import (
 // Prefix is in front of a class in the name of its group.
 const Prefix = "berth-"
 
+// Usual is where resctrl is mounted as a rule, below the root of the file system.
+const Usual = "sys/fs/resctrl"
+
 // Default is the class that stands for the default group, which has all that is in no other.
 const Default = "DEFAULT"
 

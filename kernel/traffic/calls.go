@@ -212,6 +212,39 @@ func (systemCalls) SetTogether(group string, s Together) error {
 	return withGroup(group, func(fd int) error { return together.setThrough(fd, receivesTogether(s), s.Devices) })
 }
 
+// Dropped tells of HTB what the kernel counts in 32 bits.
+func (systemCalls) Dropped(by Mechanism, index int) (map[uint16]uint64, error) {
+	all := map[uint16]uint64{}
+	if by == EDT {
+		classes, err := pacesOf(index)
+		for minor, p := range classes {
+			all[minor] = p.Dropped
+		}
+		return all, err
+	}
+	err := dump(unix.RTM_GETTCLASS, netlink.Queue{Index: index}, func(m netlink.Queue) {
+		if minor := uint16(m.Handle); m.Index == index && m.Handle>>16 == major && minor != linkMinor {
+			all[minor] = uint64(m.Dropped)
+		}
+	})
+	return all, err
+}
+
+func (systemCalls) DroppedOf(group string) (own, shared uint64, err error) {
+	err = withGroup(group, func(fd int) (err error) {
+		for _, k := range []*programs{sending, pacing, receiving, arriving} {
+			packets, err := k.droppedBy(fd)
+			if err != nil {
+				return err
+			}
+			own += packets
+		}
+		shared, err = together.droppedBy(fd)
+		return err
+	})
+	return own, shared, err
+}
+
 // withGroup opens a control group.
 func withGroup(group string, do func(fd int) error) error {
 	f, err := os.Open("/" + group)

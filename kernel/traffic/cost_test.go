@@ -17,7 +17,7 @@ import (
 // datagrams says how many nanoseconds one took, each time that it is told how many to send.
 func datagrams(group string) {
 	must(testbox.Join(group))
-	c, err := ends.Dial("udp4", port)
+	c, err := ends().Dial("udp", port)
 	must(err)
 	fmt.Println("ready")
 	b := make([]byte, packetBytes)

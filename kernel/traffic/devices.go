@@ -83,13 +83,14 @@ const mostDevices = 14
 // byDevice is what a program keeps that tells devices apart.
 type byDevice struct {
 	Clock   uint64
+	Dropped uint64              // packets
 	Devices [mostDevices]uint32 // by index, 0 for none
 	Network uint64              // the cookie of the network namespace that they are in
 }
 
 // Offsets in byDevice, and its size.
 const (
-	atDevices      = 8
+	atDevices      = sizeOfClock
 	atNetwork      = atDevices + 4*mostDevices
 	sizeOfByDevice = atNetwork + 8
 )
@@ -172,7 +173,7 @@ func (k *programs) through(d Devices) (*programs, error) {
 	of.state = func() (*ebpf.MapSpec, error) { return want.spec(), nil }
 	of.outdated = func(p *ebpf.Program) (bool, error) {
 		has, err := arrivalsIn(p)
-		has.By.Clock = 0
+		has.By.Clock, has.By.Dropped = 0, 0
 		return has != want, err
 	}
 	return &of, nil

@@ -24,6 +24,9 @@ const (
 	limitFile = "berth.net_limit"
 	// of the class, not of the group
 	togetherFile = "berth.net_together"
+	// only to read
+	droppedFile = "berth.net_dropped"
+	allDropped  = ":dropped" // no device has such a name
 )
 
 // MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
@@ -57,6 +60,12 @@ type Calls interface {
 	// Together returns with which others a control group receives, by a program of Berth's.
 	Together(group string) (Together, error)
 	SetTogether(group string, s Together) error
+	// Dropped returns how many packets a device has dropped of each class, by minor, since the class
+	// or its program came.
+	Dropped(by Mechanism, index int) (map[uint16]uint64, error)
+	// DroppedOf returns how many packets the programs that hold a control group have dropped since
+	// they were attached: those of its limit, and that of its class, which is of all groups in that.
+	DroppedOf(group string) (own, together uint64, err error)
 }
 
 // Over returns a root that has, beside the kernel's own files:
@@ -71,6 +80,8 @@ type Calls interface {
 //	CGROUP/berth.net_limit            "send 1250000 receive 1250000", in bytes per second, or none;
 //	                                  "receive 1250000 from eth0/eth1" is through some devices
 //	CGROUP/berth.net_together         "4f21 1250000", what its class receives together, or none
+//	CGROUP/berth.net_dropped          "17 4", packets that those two have dropped; only to read
+//	sys/net/:dropped                  "eth0 4f21 17", packets that each class has lost at a device
 //
 // Only the live host has any. A root that has them already stays as it is.
 func Over(root *kernel.Root) *kernel.Root {
@@ -129,7 +140,9 @@ func (*files) Has(of string) bool {
 }
 
 // ofGroup reports whether a file is one of a control group.
-func ofGroup(name string) bool { return IsMark(name) || IsLimit(name) }
+func ofGroup(name string) bool {
+	return IsMark(name) || IsLimit(name) || path.Base(name) == droppedFile
+}
 
 // index is that of a name's device.
 func (f *files) index(n name) (int, error) {
@@ -182,7 +195,7 @@ func (f *files) Stat(of string) (inode uint64, isDir bool, err error) {
 		return inode, false, nil
 	}
 	n, _ := parse(of)
-	if n.device == "" || n.device == allFile {
+	if n.device == "" || n.device == allFile || n.device == allDropped {
 		return 0, n.device == "", nil
 	}
 	var index int
@@ -233,11 +246,17 @@ func (f *files) Read(of string) (string, error) {
 		l, err := f.calls.Limit(path.Dir(of))
 		return l.text(), err
 	}
+	if path.Base(of) == droppedFile {
+		own, together, err := f.calls.DroppedOf(path.Dir(of))
+		return fmt.Sprintf("%d %d", own, together), err
+	}
 	n, _ := parse(of)
 	by, minor, isClass := n.class()
 	switch {
 	case n.device == allFile:
 		return f.all()
+	case n.device == allDropped:
+		return f.dropped()
 	case n.file == rootFile:
 		index, err := f.index(n)
 		if err != nil {
@@ -291,6 +310,31 @@ func (f *files) all() (string, error) {
 			}
 		}
 		b.WriteString(d.text())
+	}
+	return b.String(), nil
+}
+
+// dropped is the text of allDropped.
+func (f *files) dropped() (string, error) {
+	devices, err := f.calls.Devices()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, device := range slices.Sorted(maps.Keys(devices)) {
+		for _, by := range []Mechanism{HTB, EDT} {
+			index, err := f.own(name{device, string(by)}, by)
+			if err != nil {
+				continue // it does not divide the device
+			}
+			lost, err := f.calls.Dropped(by, index)
+			if err != nil {
+				continue // it was just removed
+			}
+			for _, minor := range slices.Sorted(maps.Keys(lost)) {
+				fmt.Fprintf(&b, "%s %04x %d\n", device, minor, lost[minor])
+			}
+		}
 	}
 	return b.String(), nil
 }
@@ -413,6 +457,36 @@ func (f *files) Rmdir(of string) error {
 		err = errors.New("its root is not the kernel's default, but " + q.String())
 	}
 	return err
+}
+
+// DroppedOf returns how many packets the limit of a control group has dropped since it was set, and
+// how many that of its class, of all groups in that; ok is false where there is neither.
+func DroppedOf(fsys fs.FS, group string) (own, together uint64, ok bool) {
+	text, err := fs.ReadFile(fsys, path.Join(group, droppedFile))
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &own, &together)
+	}
+	return own, together, err == nil
+}
+
+// Dropped returns how many packets each class has lost at each device that is divided into classes,
+// since it came: those that found its queue full or, by EDT, were due too late. Without any it is empty.
+func Dropped(fsys fs.FS) map[string]map[uint16]uint64 {
+	all := map[string]map[uint16]uint64{}
+	text, _ := fs.ReadFile(fsys, path.Join(dir, allDropped)) // without it, nothing is known
+	for line := range strings.Lines(string(text)) {
+		var device string
+		var minor uint16
+		var packets uint64
+		if _, err := fmt.Sscanf(line, "%s %x %d", &device, &minor, &packets); err != nil {
+			continue
+		}
+		if all[device] == nil {
+			all[device] = map[uint16]uint64{}
+		}
+		all[device][minor] = packets
+	}
+	return all
 }
 
 // RenewLimits has what a control group may send and receive be by programs of this build of Berth's,

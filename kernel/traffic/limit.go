@@ -168,8 +168,9 @@ const (
 )
 
 // limiter is the program that holds a control group to a rate, in bytes per second. Its map has
-// one number: the time by which what has passed would have passed at the rate (a token bucket
-// told by the clock). Of two CPUs that end a pause at once, one may lose its packet's part.
+// a number for the time by which what has passed would have passed at the rate (a token bucket
+// told by the clock), and one for the packets that were dropped. Of two CPUs that end a pause at
+// once, one may lose its packet's part.
 //
 // What arrives beyond the rate is dropped. What is sent beyond it is sent with word to TCP that
 // the way is congested, and what is far beyond it dropped with the same word
@@ -201,9 +202,13 @@ func limiter(rate uint64, state int, first, beyond asm.Instructions) asm.Instruc
 		asm.JSLE.Imm(asm.R1, 0, "count"),
 	)
 	insns = append(insns, beyond...)
-	return append(insns,
+	insns = append(insns,
 		asm.StoreXAdd(asm.R9, asm.R7, asm.DWord).WithSymbol("count"),
-		asm.Return().WithSymbol("end"),
+		asm.Return(),
+	)
+	insns = append(insns, countDropped(asm.R9, atDropped)...)
+	return append(insns,
+		asm.Return(),
 		asm.Mov.Imm(asm.R0, passed).WithSymbol("free"),
 		asm.Return(),
 	)
@@ -213,7 +218,7 @@ func limiter(rate uint64, state int, first, beyond asm.Instructions) asm.Instruc
 func slowly() asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Imm(asm.R0, droppedSlow),
-		asm.JSGT.Imm(asm.R1, excess, "end"),
+		asm.JSGT.Imm(asm.R1, excess, "drop"),
 		asm.Mov.Imm(asm.R0, sentSlow),
 	}
 }
@@ -222,7 +227,7 @@ func sendLimiter(rate uint64, state int) asm.Instructions { return limiter(rate,
 
 // beyondDropped is what is done with a packet that arrives beyond the rate.
 func beyondDropped() asm.Instructions {
-	return asm.Instructions{asm.Mov.Imm(asm.R0, dropped), asm.Ja.Label("end")}
+	return asm.Instructions{asm.Mov.Imm(asm.R0, dropped), asm.Ja.Label("drop")}
 }
 
 func receiveLimiter(rate uint64, state int) asm.Instructions {
@@ -255,7 +260,46 @@ var ownTree = sync.OnceValue(func() uint64 {
 	return 0
 })
 
+// The map of every limiter begins with the clock and the number of packets that it has dropped, of
+// 8 bytes each.
+const (
+	atDropped   = 8
+	sizeOfClock = 16
+)
+
 // clock is the map of a limiter.
 func clock() (*ebpf.MapSpec, error) {
-	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}, nil
+	return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: sizeOfClock, MaxEntries: 1}, nil
+}
+
+// countDropped adds the packet of R6 to the number at an offset of what a register points to, from
+// the label "drop" on. What the device would cut into segments, or has put together, is so many
+// packets. It changes R1.
+func countDropped(in asm.Register, at int16) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, skbSegments, asm.Word).WithSymbol("drop"),
+		asm.JNE.Imm(asm.R1, 0, "segments"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.AddAtomic.Mem(in, asm.R1, asm.DWord, at).WithSymbol("segments"),
+	}
+}
+
+// droppedBy are the packets that the programs of a kind at a control group have dropped since they
+// were attached. Those of another build of Berth's that does not count them are left out.
+func (k *programs) droppedBy(target int) (packets uint64, err error) {
+	err = k.all(target, func(p *ebpf.Program, _ uint64, older bool) error {
+		if older {
+			return nil
+		}
+		return mapsOf(p, func(m *ebpf.Map) error {
+			value := make([]byte, m.ValueSize())
+			if len(value) < sizeOfClock {
+				return nil
+			}
+			err := m.Lookup(uint32(0), &value)
+			packets += order.Uint64(value[atDropped:])
+			return err
+		})
+	})
+	return packets, err
 }

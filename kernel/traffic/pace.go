@@ -31,8 +31,9 @@ func (k *programs) possible(index int) bool {
 }
 
 // pace is what a device's program has of a class: bytes per second that it may send, the time by
-// which what it has sent would have been sent at that rate, and what else the class says.
-type pace struct{ Ceil, Clock, Rate, Prio uint64 }
+// which what it has sent would have been sent at that rate, what else the class says, and the packets
+// that were dropped.
+type pace struct{ Ceil, Clock, Rate, Prio, Dropped uint64 }
 
 func paceOf(c Class) pace { return pace{Ceil: c.Ceil, Rate: c.Rate, Prio: uint64(c.Prio)} }
 
@@ -43,12 +44,15 @@ func setPace(m *ebpf.Map, minor uint16, c Class) error {
 	if err := m.Lookup(key, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
-	p.Clock = was.Clock
+	p.Clock, p.Dropped = was.Clock, was.Dropped
 	return m.Put(key, p)
 }
 
-// sizeOfClassPace is that of a pace.
-const sizeOfClassPace = 32
+// sizeOfClassPace is that of a pace, atPaceDropped where its Dropped is.
+const (
+	sizeOfClassPace = 40
+	atPaceDropped   = 32
+)
 
 // classPaces are those of a device, by minor.
 func classPaces() (*ebpf.MapSpec, error) {
@@ -122,13 +126,25 @@ func mapsOf(p *ebpf.Program, do func(*ebpf.Map) error) error {
 // paces are the classes of a device. The kernel gives up where a class comes or goes meanwhile: then
 // they are read once more.
 func paces(index int) (classes map[uint16]Class, err error) {
+	all, err := pacesOf(index)
+	if all != nil {
+		classes = map[uint16]Class{}
+	}
+	for minor, p := range all {
+		classes[minor] = Class{Rate: p.Rate, Ceil: p.Ceil, Prio: uint32(p.Prio)}
+	}
+	return classes, err
+}
+
+// pacesOf is what a device's program has of its classes.
+func pacesOf(index int) (classes map[uint16]pace, err error) {
 	read := func(m *ebpf.Map) error {
 		var minor uint32
 		var p pace
-		classes = map[uint16]Class{}
+		classes = map[uint16]pace{}
 		all := m.Iterate()
 		for all.Next(&minor, &p) {
-			classes[uint16(minor)] = Class{Rate: p.Rate, Ceil: p.Ceil, Prio: uint32(p.Prio)}
+			classes[uint16(minor)] = p
 		}
 		return all.Err()
 	}
@@ -175,6 +191,7 @@ const (
 	skbPriority = 32
 	skbDevice   = 40
 	skbDue      = 152 // tstamp
+	skbSegments = 164 // gso_segs
 	skbWire     = 160 // wire_len, with the headers of each packet that a large one comes to
 )
 
@@ -222,7 +239,7 @@ func pacerOf(state int) asm.Instructions {
 		asm.Sub.Reg(asm.R1, asm.R8),
 	}
 	insns = append(insns, tooLate("late")...)
-	return append(insns,
+	insns = append(insns,
 		asm.JSLE.Imm(asm.R1, 0, "next").WithSymbol("soon"),
 		asm.LoadMem(asm.R3, asm.R6, skbDue, asm.DWord),
 		asm.JGE.Reg(asm.R3, asm.R2, "next"), // its socket has it leave later
@@ -232,9 +249,9 @@ func pacerOf(state int) asm.Instructions {
 
 		asm.Mul.Imm(asm.R7, -1).WithSymbol("late"),
 		asm.AddAtomic.Mem(asm.R9, asm.R7, asm.DWord, 8),
-		asm.Mov.Imm(asm.R0, drop),
-		asm.Return(),
 	)
+	insns = append(insns, countDropped(asm.R9, atPaceDropped)...)
+	return append(insns, asm.Mov.Imm(asm.R0, drop), asm.Return())
 }
 
 // fetchAdd adds what a register has to a number in memory, and has it have what that was. The library
@@ -303,7 +320,7 @@ func paceLimiter(rate uint64, state int) asm.Instructions {
 		asm.Ja.Label("count"),
 		asm.Mov.Imm(asm.R0, droppedSlow).WithSymbol("paced"),
 	)
-	insns = append(insns, tooLate("end")...)
+	insns = append(insns, tooLate("drop")...)
 	return limiter(rate, state, nil, append(insns,
 		asm.Mov.Imm(asm.R0, passed).WithSymbol("soon"),
 		asm.Add.Reg(asm.R1, asm.R8),

@@ -94,6 +94,13 @@ func TestPacer(t *testing.T) {
 			t.Errorf("packet %d: %d, wants %d", i, says, want)
 		}
 	}
+	for _, ceil := range []uint64{packetBytes, 2 * packetBytes} { // another ceiling takes nothing back
+		put(firstMinor, Class{Rate: noFloor, Ceil: ceil, Prio: 3})
+		var has pace
+		if err := m.Lookup(uint32(firstMinor), &has); err != nil || has.Dropped != 3 || has.Ceil != ceil {
+			t.Errorf("3 packets were dropped, and %+v says so; %v", has, err)
+		}
+	}
 	if due[0] != 0 || due[1] < began+second-paceBurst || due[1] > now(t)+second || due[2] != due[1]+second {
 		t.Errorf("due at %d, from %d on", due, began)
 	}
@@ -249,6 +256,11 @@ func (b *bed) paced(device uint32) {
 		want := [5]int32{passed, passed, passed, droppedSlow, droppedSlow}
 		if !waits {
 			want = [5]int32{passed, droppedSlow, droppedSlow, droppedSlow, droppedSlow}
+		}
+		var has byDevice
+		lost := map[bool]uint64{true: 2, false: 4}[waits]
+		if err := m.Lookup(uint32(0), &has); err != nil || has.Dropped != lost {
+			b.Errorf("%d packets were dropped, and %+v says so; %v", lost, has, err)
 		}
 		if says != want {
 			b.Errorf("on device %d of network %d, where %d of %d has fq: %d, wants %d", device, own, with, network, says, want)

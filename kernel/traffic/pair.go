@@ -3,6 +3,7 @@ package traffic
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"syscall"
@@ -52,33 +53,44 @@ func AddPair(name, other string, in *os.File) error {
 	return nil
 }
 
-// Up gives a device of the network namespace of the calling thread an IPv4 address, and
-// sets it up.
+// Up gives a device of the network namespace of the calling thread an address, IPv4 or IPv6, and
+// sets it up. An IPv6 address is of use at once: nobody is asked whether he has it (IFA_F_NODAD).
 func Up(name string, address netip.Prefix) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
+	if err := up(name, address); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
-	defer unix.Close(fd)
-	mask := netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), address.Bits()).Masked().Addr()
-	for _, step := range []struct {
-		request uint
-		set     func(*unix.Ifreq) error
-	}{
-		{unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(address.Addr().AsSlice()) }},
-		{unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask.AsSlice()) }},
-		{unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }},
-	} {
-		r, err := unix.NewIfreq(name)
-		if err == nil {
-			err = step.set(r)
-		}
-		if err == nil {
-			err = unix.IoctlIfreq(fd, step.request, r)
-		}
-		if err != nil {
-			return fmt.Errorf("set %s up: %w", name, err)
-		}
-	}
 	return nil
+}
+
+func up(name string, address netip.Prefix) error {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	if err := ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, addressMessage(device.Index, address)); err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
+}
+
+// addressMessage is struct ifaddrmsg with its attributes (include/uapi/linux/if_addr.h).
+func addressMessage(index int, address netip.Prefix) []byte {
+	b := make([]byte, unix.SizeofIfAddrmsg)
+	b[0], b[1] = unix.AF_INET, byte(address.Bits())
+	if address.Addr().Is6() {
+		b[0], b[2] = unix.AF_INET6, unix.IFA_F_NODAD
+	}
+	order.PutUint32(b[4:], uint32(index))
+	b = netlink.Attribute(b, unix.IFA_LOCAL, address.Addr().AsSlice())
+	return netlink.Attribute(b, unix.IFA_ADDRESS, address.Addr().AsSlice())
 }

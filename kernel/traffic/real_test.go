@@ -61,10 +61,19 @@ func must(err error) {
 
 const nearDevice, farDevice = "veth0", "veth1"
 
+// familyEnv has the link of a bed have IPv6 addresses, where it is "6", and else those of IPv4.
+const familyEnv = "BERTH_TEST_TRAFFIC_IP"
+
 // ends is the link of a bed.
-var ends = testbox.Link{
-	Near: testbox.End{Device: nearDevice, Address: netip.MustParsePrefix("10.99.0.1/24")},
-	Far:  testbox.End{Device: farDevice, Address: netip.MustParsePrefix("10.99.0.2/24")}, AddPair: AddPair, Up: Up,
+func ends() testbox.Link {
+	near, far := "10.99.0.1/24", "10.99.0.2/24"
+	if os.Getenv(familyEnv) == "6" {
+		near, far = "fd99::1/64", "fd99::2/64"
+	}
+	return testbox.Link{
+		Near: testbox.End{Device: nearDevice, Address: netip.MustParsePrefix(near)},
+		Far:  testbox.End{Device: farDevice, Address: netip.MustParsePrefix(far)}, AddPair: AddPair, Up: Up,
+	}
 }
 
 const port = 7400
@@ -76,7 +85,7 @@ func sink(group string) {
 	if group != "" {
 		must(testbox.Join(group))
 	}
-	unread, err := net.ListenPacket("udp4", fmt.Sprintf(":%d", port))
+	unread, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
 	must(err)
 	defer unread.Close()
 	var conns [2]atomic.Pointer[net.TCPConn]
@@ -89,7 +98,7 @@ func sink(group string) {
 			}
 		}
 	}
-	must(ends.Serve(ports, func() string {
+	must(ends().Serve(ports, func() string {
 		before := time.Now().UnixNano()
 		return fmt.Sprint(received(conns[0].Load()), received(conns[1].Load()), before, time.Now().UnixNano())
 	}))
@@ -110,7 +119,7 @@ func received(c *net.TCPConn) uint64 {
 
 func send(group string, to int) {
 	must(testbox.Join(group))
-	c, err := ends.Dial("tcp4", to)
+	c, err := ends().Dial("tcp", to)
 	must(err)
 	fmt.Println("sends")
 	b := make([]byte, 64<<10)
@@ -126,6 +135,20 @@ func TestReal(t *testing.T) { inNamespace(t, testReal) }
 
 // TestLimits has programs of control groups hold a sender, and a receiver, to a rate.
 func TestLimits(t *testing.T) { inNamespace(t, testLimits) }
+
+// TestRealIPv6 and TestLimitsIPv6 are the same between addresses of IPv6.
+func TestRealIPv6(t *testing.T)   { overIPv6(t, testReal) }
+func TestLimitsIPv6(t *testing.T) { overIPv6(t, testLimits) }
+
+func overIPv6(t *testing.T, test func(*testing.T)) {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		t.Skip("the kernel has no IPv6")
+	}
+	inNamespace(t, func(t *testing.T) {
+		t.Setenv(familyEnv, "6") // the role of a process of its own, which runs nothing else
+		test(t)
+	})
+}
 
 // inNamespace runs a test in a network namespace of its own.
 func inNamespace(t *testing.T, test func(*testing.T)) {
@@ -169,7 +192,7 @@ func newBed(t *testing.T, sinkInGroup bool) *bed {
 	if sinkInGroup {
 		role += " " + b.groups[1]
 	}
-	b.far = ends.Open(t, roleEnv, role)
+	b.far = ends().Open(t, roleEnv, role)
 	return b
 }
 
@@ -303,6 +326,7 @@ func testReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.byProgram(veth0.Index)
+	b.dropsByClass(veth0.Index)
 	// What somebody else puts there is not replaced, by the kernel neither.
 	if err := request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, netlink.Queue{Index: veth0.Index, Handle: 1 << 16, Parent: netlink.Root, Kind: "pfifo"}); err != nil {
 		t.Fatal(err)
@@ -314,6 +338,50 @@ func testReal(t *testing.T) {
 		t.Error(err)
 	} else if _, err := c.Layout(h); err == nil || !strings.Contains(err.Error(), `"pfifo 1:", which is not replaced`) {
 		t.Errorf("beside a discipline of somebody else: %v", err)
+	}
+}
+
+// dropsByClass has a device drop datagrams of a class that find its queue full, and says so of that class.
+func (b *bed) dropsByClass(index int) {
+	b.Helper()
+	calls := systemCalls{}
+	r, err := unix.NewIfreq(nearDevice)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.SetUint32(2) // packets in a queue
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer unix.Close(fd)
+	slow := Class{Rate: 1000, Ceil: 1000, Prio: 3} // a packet a second
+	err = errors.Join(unix.IoctlIfreq(fd, unix.SIOCSIFTXQLEN, r), calls.Divide(HTB, index),
+		calls.SetClass(HTB, index, linkMinor, Class{Rate: 1e6, Ceil: 1e6}), calls.SetClass(HTB, index, othersMinor, Class{Rate: 1e6, Ceil: 1e6}),
+		calls.SetClass(HTB, index, firstMinor, slow), calls.SetMark(b.groups[0], firstMinor))
+	if err != nil {
+		b.Fatal(err)
+	}
+	sender := testbox.Self(b, roleEnv, gramRole+" "+b.groups[0], 0)
+	in, err := sender.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	said := testbox.Start(b, sender)
+	const sent = 50
+	if _, err := fmt.Fprintln(in, sent); err != nil || !said.Scan() {
+		b.Fatal("the sender ended: ", err)
+	}
+	lost := Dropped(b.root.FS())[nearDevice]
+	b.Logf("of %d datagrams the class has lost %d", sent, lost[firstMinor])
+	if _, ok := lost[othersMinor]; lost[firstMinor] < sent/2 || len(lost) != 2 || !ok { // the link's class has no queue
+		b.Errorf("lost: %v", lost)
+	}
+	if err := errors.Join(calls.Join(HTB, index), calls.SetMark(b.groups[0], 0)); err != nil {
+		b.Error(err)
+	}
+	if lost := Dropped(b.root.FS()); len(lost) > 0 {
+		b.Errorf("not divided: %v", lost)
 	}
 }
 
@@ -356,8 +424,16 @@ func testLimits(t *testing.T) {
 		}) {
 			t.Fatalf("with %+v %.1f Mbit/s arrive", c.limit, got/1e6)
 		}
+		if own, shared, ok := DroppedOf(b.root.FS(), b.groups[c.group]); !ok || own == 0 || shared != 0 {
+			t.Errorf("with %+v %d packets were dropped, and %d of the class; %v", c.limit, own, shared, ok)
+		} else {
+			t.Logf("with %+v %d packets were dropped", c.limit, own)
+		}
 		if err := undo(); err != nil {
 			t.Error(err)
+		}
+		if own, shared, ok := DroppedOf(b.root.FS(), b.groups[c.group]); !ok || own+shared != 0 {
+			t.Errorf("undone: %d packets dropped, and %d of the class; %v", own, shared, ok)
 		}
 		if got := b.text(LimitFile(b.groups[c.group])); got != none {
 			t.Errorf("undone: %s", got)
@@ -408,6 +484,9 @@ func (b *bed) together() {
 		b.Errorf("with %+v %.1f Mbit/s arrive", with, got/1e6)
 	}
 	for _, group := range b.groups {
+		if own, shared, ok := DroppedOf(b.root.FS(), group); !ok || own != 0 || shared == 0 {
+			b.Errorf("%+v: %d packets were dropped, and %d of the class; %v", with, own, shared, ok)
+		}
 		if err := calls.SetTogether(group, Together{}); err != nil {
 			b.Error(err)
 		}

@@ -294,8 +294,8 @@ type Layout struct {
 // have (Config.Divides).
 func (l *Layout) MarkOf(class string) string { return mark(l.ids[class]) }
 
-// minorOf is the number of a class, or of Others.
-func (l *Layout) minorOf(class string) uint16 {
+// Minor is the number of a class, or of Others.
+func (l *Layout) Minor(class string) uint16 {
 	if class == Others {
 		return othersMinor
 	}
@@ -303,7 +303,7 @@ func (l *Layout) minorOf(class string) uint16 {
 }
 
 // Find returns what a class has of a device; Others is that of everybody else.
-func (k *Link) Find(l *Layout, class string) Class { return classOf(k.Classes, l.minorOf(class)) }
+func (k *Link) Find(l *Layout, class string) Class { return classOf(k.Classes, l.Minor(class)) }
 
 // classOf is a class of a device. By EDT everybody else has none where all of the link is theirs.
 func classOf(classes map[uint16]Class, minor uint16) Class {
@@ -316,7 +316,7 @@ func classOf(classes map[uint16]Class, minor uint16) Class {
 
 // InForce reports whether the device has what the class is to have.
 func (k *Link) InForce(l *Layout, class string) bool {
-	minor := l.minorOf(class)
+	minor := l.Minor(class)
 	has, is := k.has()[minor]
 	want, ok := k.Classes[minor]
 	return k.Device.By == k.By && is == ok && has == want

@@ -754,6 +754,159 @@ func TestClassOfAnotherPlugin(t *testing.T) {
 	}
 }
 
+// createIn is create that returns in which group of resctrl the runtime is to start the container.
+func (h *classHost) createIn(pod *api.PodSandbox, c *api.Container) string {
+	h.t.Helper()
+	adjust, _, err := h.p.CreateContainer(context.Background(), pod, c)
+	must(h.t, err)
+	return adjust.GetLinux().GetRdt().GetClosId().GetValue()
+}
+
+// A container begins in the group of its cache class, which is there, with what the class has, before
+// the runtime makes the container, as runc does: told the name alone it puts the first process into
+// the group, and neither changes nor removes that.
+func TestClassFromTheFirstInstruction(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := newClassHost(t, fakekernel.V2(), nil)
+	_, err := h.p.Configure(ctx, "", "containerd", "v2.4.0")
+	must(t, err)
+	p := pod("db", map[string]string{"berth.dev/cache": "gold"})
+	a := container(p, "a", 100)
+	group := h.createIn(p, a)
+	if group != "berth-gold" {
+		t.Fatalf("it is to begin in %q", group)
+	}
+	dir := fakekernel.ResctrlDir + "/" + group
+	has := h.read(dir + "/schemata")
+	if !strings.Contains(has, "L3:0=") {
+		t.Fatalf("the group has %q", has)
+	}
+	owners := &api.OwningPlugins{Owners: map[string]*api.FieldOwners{a.Id: {Simple: map[int32]string{int32(api.Field_RdtClosID): "50-berth"}}}}
+	must(t, h.p.ValidateContainerAdjustment(ctx, &api.ValidateContainerAdjustmentRequest{Container: a, Owners: owners}))
+
+	h.make(a)
+	must(t, h.k.WriteFile(dir+"/tasks", h.pids[a.Id]))
+	a.Linux.Rdt = &api.LinuxRdt{ClosId: api.String(group)} // so the runtime tells of it from now on
+	must(t, h.p.StartContainer(ctx, p, a))
+	must(t, h.k.Start("8000")) // executed in the container
+	for _, d := range h.base.Child(groupName(a)).Dirs() {
+		must(t, h.k.WriteFile(d+"/cgroup.procs", "8000"))
+	}
+	must(t, h.k.WriteFile(dir+"/tasks", "8000"))
+	for _, when := range []string{"begun", "after a restart"} {
+		if _, err := h.p.node.Reconcile(ctx); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		if got := h.tasks("gold"); got != h.pids[a.Id]+" 8000" {
+			t.Errorf("%s: in gold are %q", when, got)
+		}
+		if w := h.workload("default/db/a"); w.Classes["cache"] != "gold" || h.read(dir+"/schemata") != has {
+			t.Errorf("%s: classes %v, the group has %q", when, w.Classes, h.read(dir+"/schemata"))
+		}
+		if words := h.heard.kinds(Word); len(words) > 0 {
+			t.Errorf("%s: %q", when, words)
+		}
+		must(t, h.p.Close())
+		h.p = open(t, h.opt)
+		a.State = api.ContainerState_CONTAINER_RUNNING
+		_, err := h.p.Synchronize(ctx, []*api.PodSandbox{p}, []*api.Container{a})
+		must(t, err)
+	}
+	// The group is not taken for a class of the runtime's own.
+	_, err = h.p.UpdateContainer(ctx, p, a, &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(205)}})
+	must(t, err)
+	if w := h.workload("default/db/a"); w.Classes["cache"] != "gold" || w.Spec.Request.Milli != 201 {
+		t.Errorf("resized, it has class %q, and asks for %d", w.Classes["cache"], w.Spec.Request.Milli)
+	}
+	must(t, h.k.Exit("8000"))
+	h.stop(p, a)
+	if diff := cmp.Diff(h.before, h.classFiles()); diff != "" {
+		t.Errorf("at the end (-before +after):\n%s", diff)
+	}
+	// Each one that is started again begins so, too.
+	_, err = h.p.Configure(ctx, "", "containerd", "v2.4.0")
+	must(t, err)
+	for _, id := range []string{"db.a.2", "db.a.3"} {
+		again := container(p, "a", 100)
+		again.Id = id
+		if got := h.createIn(p, again); got != group {
+			t.Errorf("%s is to begin in %q", id, got)
+		}
+		h.make(again)
+		must(t, h.p.StartContainer(ctx, p, again))
+		h.stop(p, again)
+	}
+}
+
+// Where the runtime may not use the group of a class as it is, or the group is none of Berth's, a
+// container is put there once it is there, and so it is after one of its name that never began.
+func TestClassFromTheFirstInstructionNot(t *testing.T) {
+	t.Parallel()
+	gold := map[string]string{"berth.dev/cache": "gold"}
+	for name, tc := range map[string]struct {
+		runtime, handler string
+		words            map[string]string
+		before           func(*classHost)
+		tasks            bool // in gold in the end
+	}{
+		"another runtime": {"cri-o", "", gold, nil, true},
+		"another handler": {"containerd", "crun", gold, nil, true},
+		"no class":        {"containerd", "runc", nil, nil, false},
+		"of others": {"containerd", "runc", map[string]string{"berth.dev/class": "LS"}, func(h *classHost) {
+			must(h.t, h.k.Mkdir(fakekernel.ResctrlDir+"/berth-gold"))
+		}, false},
+		"one that never began": {"containerd", "", gold, func(h *classHost) {
+			p := pod("web", gold)
+			first := container(p, "a", 100)
+			first.Id = "web.a.0"
+			if got := h.createIn(p, first); got != "berth-gold" {
+				h.t.Errorf("the first is to begin in %q", got)
+			}
+			_, err := h.p.StopContainer(context.Background(), p, first)
+			must(h.t, err)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newClassHost(t, fakekernel.V2(), func(o *Options) {
+				if name == "of others" {
+					cache, err := resctrl.Parse([]byte(strings.ReplaceAll(cacheClasses, "BE: bulk", "LS: gold")), "cache.yaml")
+					must(t, err)
+					o.Node.Classes.Cache = cache
+				}
+			})
+			_, err := h.p.Configure(context.Background(), "", tc.runtime, "1")
+			must(t, err)
+			if tc.before != nil {
+				tc.before(h)
+			}
+			p := pod("web", tc.words)
+			p.RuntimeHandler = tc.handler
+			a := container(p, "a", 100)
+			if got := h.createIn(p, a); got != "" {
+				t.Errorf("it is to begin in %q", got)
+			}
+			h.make(a)
+			must(t, h.p.StartContainer(context.Background(), p, a))
+			if got := h.tasks("gold"); (got == h.pids[a.Id]) != tc.tasks {
+				t.Errorf("in gold are %q", got)
+			}
+			if told := h.heard.kinds(string(agent.Failed)); name == "one that never began" && (len(told) != 1 || !strings.Contains(told[0], "never began in berth-gold")) {
+				t.Errorf("told %q", told)
+			}
+			if name == "one that never began" { // nor do others of its name in the pod
+				h.stop(p, a)
+				next := container(p, "a", 100)
+				next.Id = "web.a.2"
+				if got := h.createIn(p, next); got != "" {
+					t.Errorf("the next one is to begin in %q", got)
+				}
+			}
+		})
+	}
+}
+
 // Another configuration takes away what the former one's classes gave, of containers that run.
 func TestClassesReconfigured(t *testing.T) {
 	t.Parallel()

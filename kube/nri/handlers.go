@@ -14,6 +14,9 @@ import (
 
 // Configure is told the runtime's name. It subscribes to all that the plugin handles.
 func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
+	p.mu.Lock()
+	p.runtime = runtime
+	p.mu.Unlock()
 	p.tell(Event{Kind: Connected, Text: runtime + " " + version})
 	return 0, nil
 }
@@ -44,6 +47,7 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.told, pod.GetId())
+	delete(p.begins, pod.GetId())
 	return nil
 }
 
@@ -80,7 +84,11 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.tell(about(Rejected, pod, c, "%v", err))
 		return refuse(err)
 	}
-	return adjustment(own, p.table.limits(c.GetId())), updates, nil
+	adjust := adjustment(own, p.table.limits(c.GetId()))
+	if group := p.beginsIn(ctx, pod, c); group != "" {
+		adjust.SetLinuxRDTClosID(group)
+	}
+	return adjust, updates, nil
 }
 
 // The period of a quota that the kubelet sets, in microseconds, and the least CPU time for which the
@@ -111,6 +119,7 @@ func adjustment(own resources, l limits) *api.ContainerAdjustment {
 // before its program begins. An error refuses the start.
 func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	p.table.starting(c.GetId(), p.online)
+	p.began(pod, c)
 	err := p.join(ctx, pod, c)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		p.tell(about(Rejected, pod, c, "%v", refused.Err))
@@ -212,7 +221,7 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 		agent.IOClass:    {owners.BlockioClassOwner},
 	} {
 		for _, ownerOf := range of {
-			if owner, _ := ownerOf(created); owner != "" && classes[kind] != "" {
+			if owner, _ := ownerOf(created); owner != "" && owner != own && classes[kind] != "" {
 				return fmt.Errorf("NRI plugin %s gives the container a class of its own, and Berth gives it %s class %q: remove one of them", owner, kind, classes[kind])
 			}
 		}

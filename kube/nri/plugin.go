@@ -97,8 +97,12 @@ type Plugin struct {
 	waiting map[string]string          // UIDs of pods, by workload without a container
 	lost    map[string]*later          // by container id
 	told    map[string]map[string]bool // problems that were told, by pod id
-	drift   desired.Drift[string]      // by container id
-	start   time.Time
+	runtime string                     // its name
+	// begins are containers that were to begin in the group of their cache class, and have not
+	// begun, by pod id and name.
+	begins map[string]map[string]string
+	drift  desired.Drift[string] // by container id
+	start  time.Time
 
 	now   func() time.Time // the clock of within
 	after func(time.Duration) <-chan time.Time
@@ -120,7 +124,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	}
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
-		lost: map[string]*later{}, told: map[string]map[string]bool{},
+		lost: map[string]*later{}, told: map[string]map[string]bool{}, begins: map[string]map[string]string{},
 		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {

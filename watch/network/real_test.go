@@ -319,7 +319,17 @@ func value(t testing.TB, r reader, of watch.Subject, q watch.Quantity) (float64,
 // TestReal has a process send through a link of this namespace, which lets 80 Mbit/s
 // pass, to one in another namespace.
 func TestReal(t *testing.T) {
+	for family, address := range map[string]string{"IPv4": "10.250.0.2:4000", "IPv6": "[fd25::2]:4000"} {
+		t.Run(family, func(t *testing.T) { testReal(t, address) })
+	}
+}
+
+func testReal(t *testing.T, address string) {
 	w := newWorld(t)
+	if address[0] == '[' {
+		run(t, "ip addr add fd25::1/64 dev bn0 nodad")
+		run(t, fmt.Sprintf("nsenter -t %d -n ip addr add fd25::2/64 dev bn1 nodad", w.inside))
+	}
 	run(t, "tc qdisc add dev bn0 root tbf rate 80mbit burst 32kb latency 100ms")
 	here, there := w.group(t, "here"), w.group(t, "there")
 	traffic := w.traffic(t)
@@ -328,8 +338,8 @@ func TestReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer links.Close()
-	w.start(t, there, "serve 10.250.0.2:4000", true)
-	sender := w.start(t, here, "send 10.250.0.2:4000", false)
+	w.start(t, there, "serve "+address, true)
+	sender := w.start(t, here, "send "+address, false)
 	var tcps [2]*TCP
 	for i, group := range []string{here, there} {
 		if tcps[i], err = OpenTCP(TCPConfig{Tree: w.tree, Group: group, Proc: "/proc"}); err != nil {
