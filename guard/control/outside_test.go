@@ -125,16 +125,17 @@ func TestOutweighedWhileVerified(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		hog  float64 // seconds per second that the victim waits for it
+		use  float64 // CPUs that the hog uses
 		left float64 // of what it waits for the other group, under cpu.idle
 		soon bool
-	}{{"by a hog", 4, 0.7, true}, {"by less", 0.6, 0.7, false}} {
+	}{{"by a hog", 4, 3, 0.7, true}, {"by less", 0.6, 3, 0.7, false}, {"by a group that uses little", 4, 0.25, 0.7, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const window = 100 * time.Millisecond
 				mail, batch := hog("pods/mail", 1), hog("pods/batch", c.hog)
 				mail.on, mail.left = from(time.Minute), map[detect.Remedy]float64{detect.Weight: c.left}
-				batch.on = from(time.Minute + 400*time.Millisecond)
+				batch.on, batch.use = from(time.Minute+400*time.Millisecond), c.use
 				w := newWorld(t, 4, window, mail, batch)
 				r := w.runner(enforce())
 				r.run(time.Minute)
@@ -142,15 +143,17 @@ func TestOutweighedWhileVerified(t *testing.T) {
 					t.Fatalf("%s, want mail set idle", got)
 				}
 				events := r.run(2 * time.Second)
-				at := slices.IndexFunc(events, func(e control.Event) bool { return e.Outcome == control.Applied && e.Suspect == "pods/batch" })
+				at := slices.IndexFunc(events, func(e control.Event) bool {
+					return e.Outcome == control.Undecided && strings.Contains(e.Text, "waits longer for pods/batch")
+				})
 				if (at >= 0) != c.soon {
-					t.Fatalf("%s, want batch set idle: %v", told(events), c.soon)
+					t.Fatalf("%s, want mail on probation for batch: %v", told(events), c.soon)
 				}
 				if !c.soon {
 					return
 				}
-				if e := events[0]; at != 1 || e.Outcome != control.Undecided || !strings.Contains(e.Text, "waits longer for pods/batch") {
-					t.Errorf("%s: %s; want mail on probation first", told(events), events[0].Text)
+				if len(events) < 2 || at != 0 || events[1].Outcome != control.Applied || events[1].Suspect != "pods/batch" {
+					t.Errorf("%s; want batch set idle next", told(events))
 				}
 				if !w.inForce("pods/mail", detect.Weight) || !w.inForce("pods/batch", detect.Weight) {
 					t.Errorf("active: %v, want both", w.force)

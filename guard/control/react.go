@@ -89,6 +89,9 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.near != l.in.Near {
 		return
 	}
+	if l.spares(at, f.Suspect) {
+		return
+	}
 	at.found = l.now
 	symptom, known := l.symptom(f.Victim, f.Resource)
 	if evident := cmp.Or(symptom.Evident, symptom.Typical); f.Suspect != "" && evident > 0 && evident < marked {
@@ -100,14 +103,8 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if !known || symptom.Strength < 1 || at.cooling.about(l.now, f.Suspect, "") != nil {
 		return
 	}
-	if at.phase == Verifying && l.outweighed(at, f.Suspect) {
-		last := &at.steps[len(at.steps)-1]
-		l.probation(at, last, l.effect(at, last), "the victim waits longer for "+f.Suspect)
-	}
-	if at.phase == Verifying || at.phase == Relaxing {
-		return
-	}
-	if l.spares(at, f.Suspect) {
+	outweighed := at.phase == Verifying && l.outweighed(at, f)
+	if !outweighed && (at.phase == Verifying || at.phase == Relaxing) {
 		return
 	}
 	if l.cfg.Mode == Preview && slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == f.Suspect }) {
@@ -119,6 +116,10 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	}
 	if l.busy(at, on) || l.overrides.pendingAt(on) {
 		return
+	}
+	if outweighed {
+		last := &at.steps[len(at.steps)-1]
+		l.probation(at, last, l.effect(at, last), "the victim waits longer for "+f.Suspect)
 	}
 	l.escalate(ctx, at, f, symptom)
 }
@@ -134,12 +135,13 @@ func (at *escalation) holds(suspect string) bool {
 	return len(at.steps) > 0 && at.steps[len(at.steps)-1].action.Suspect == suspect
 }
 
-// spares reports whether a suspect is left alone beside the last step, against another, which
-// helps: it uses little CPU time, less than half of what the other did or of the victim's own.
-// What a hog uses grows once another yields to it.
+// spares reports whether a suspect is left alone beside steps against others, of which the last is
+// not on probation: it uses less than 0.25 CPUs, or less than half of both what the group of that
+// step did and what the victim does. What a hog uses grows once another yields to it.
 func (l *Loop) spares(at *escalation, suspect string) bool {
 	victim, w := l.byGroup[at.victim], l.byGroup[suspect]
-	if len(at.steps) == 0 || at.resource != detect.CPU || w == nil || at.holds(suspect) || at.onProbation(false) {
+	if len(at.steps) == 0 || at.resource != detect.CPU || w == nil || at.onProbation(false) ||
+		slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == suspect }) {
 		return false
 	}
 	return w.Use < max(greedy, min(at.steps[len(at.steps)-1].use, victim.Use)/2)
@@ -153,15 +155,18 @@ func (at *escalation) onProbation(costly bool) bool {
 }
 
 // outweighed reports whether the victim waits longer for a suspect than it did, before the step that is being
-// verified, for the suspect of that. What the step does is not told meanwhile, and if it costs others nothing
-// it need not be.
-func (l *Loop) outweighed(at *escalation, suspect string) bool {
+// verified, for the suspect of that, and something can be done about it. What the step does is not told meanwhile,
+// and if it costs others nothing it need not be.
+func (l *Loop) outweighed(at *escalation, f *detect.Finding) bool {
 	last := &at.steps[len(at.steps)-1]
-	if !last.remedy.Yields || last.action.Suspect == suspect || !last.delay.probed || at.seen.windows < lookBack {
+	if !last.remedy.Yields || last.action.Suspect == f.Suspect || !last.delay.probed || at.seen.windows < lookBack {
 		return false
 	}
-	now := l.delayBefore(at, suspect, lookBack)
-	return now.probed && now.part > last.delay.part
+	now := l.delayBefore(at, f.Suspect, lookBack)
+	return now.probed && now.part > last.delay.part && slices.ContainsFunc(f.Remedies, func(name detect.Remedy) bool {
+		_, reason := l.propose(at, name, f.Suspect, at.held(f.Suspect, name))
+		return reason == ""
+	})
 }
 
 // escalate takes the next step of the escalation.
