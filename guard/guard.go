@@ -118,8 +118,9 @@ type Options struct {
 	PeakBandwidth float64
 	// Workloads returns what is known of groups; it is asked at the start and every 5
 	// s. Groups that it does not name are BE if they, or one around them, are idle
-	// (cpu.idle) or of the lowest weight; else they are only suspects.
+	// (cpu.idle) or of the lowest weight; else, or if OnlyNamed, they are only suspects.
 	Workloads func(context.Context) ([]Workload, error)
+	OnlyNamed bool
 	// Control has the mode and the rules. Its Window, Machine and Now are the
 	// Runner's to set.
 	Control control.Config

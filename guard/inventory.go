@@ -140,7 +140,7 @@ func (r *Runner) add(w Workload, told, read bool) {
 		if read {
 			r.readSettings(m)
 		}
-		if !told && (m.settings.BestEffort() || r.underBestEffort(path.Dir(w.Group))) {
+		if !told && !r.o.OnlyNamed && (m.settings.BestEffort() || r.underBestEffort(path.Dir(w.Group))) {
 			m.Class = place.BE
 		}
 	}

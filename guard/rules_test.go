@@ -89,6 +89,11 @@ func TestClassBySettings(t *testing.T) {
 			t.Errorf("%s, told %v: %v, protected %v; want %v, %v", tc.group, tc.told, m.Class, m.Protected, tc.class, tc.protected)
 		}
 	}
+	r.o.OnlyNamed = true
+	r.add(Workload{Group: "batch", Class: place.LS}, false, true)
+	if m := r.known.all["batch"]; m.Class != place.LS {
+		t.Errorf("batch, of which the caller has not told: %v, though only named groups are acted on", m.Class)
+	}
 }
 
 // Groups around others can be acted on if there is nothing but best effort in them, and no process of their

@@ -82,7 +82,7 @@ func open(ctx context.Context, zero time.Time, mode control.Mode, groups map[lab
 		return nil, errors.Join(err, w.shut())
 	}
 	opt.Sensors, opt.Actuator, opt.Control = host, act, control.Config{Mode: mode, Own: host.OwnGroup()}
-	opt.Workloads = func(context.Context) ([]guard.Workload, error) { return workloads, nil }
+	opt.Workloads, opt.OnlyNamed = func(context.Context) ([]guard.Workload, error) { return workloads, nil }, true
 	opt.Found, opt.Acted, opt.Failed = w.found, w.acted, w.fail
 	if w.runner, err = guard.New(opt); err != nil {
 		return nil, errors.Join(err, w.shut())
