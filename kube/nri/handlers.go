@@ -16,6 +16,7 @@ import (
 func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
 	p.mu.Lock()
 	p.runtime = runtime
+	p.begins.anew()
 	p.mu.Unlock()
 	p.tell(Event{Kind: Connected, Text: runtime + " " + version})
 	return 0, nil
@@ -44,10 +45,10 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 	p.table.enter()
 	defer p.table.leave()
 	p.endPod(ctx, pod)
+	p.forgetBegins(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.told, pod.GetId())
-	delete(p.begins, pod.GetId())
 	return nil
 }
 
@@ -134,7 +135,7 @@ func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c 
 		p.tell(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
 	}
 	is, _ := p.opt.Effective(groupName(c))
-	if p.table.started(c.GetId(), is) {
+	if p.table.started(c.GetId(), is) || p.hasKept(c.GetId()) {
 		p.tryLater(pod, c) // its place was given back
 	}
 	p.verifyIn(2 * settling)
@@ -171,6 +172,7 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
+	p.endsUnbegun(pod, c)
 	known, err := p.release(ctx, c.GetId())
 	if err != nil {
 		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
@@ -189,6 +191,7 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.
 func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	p.table.enter()
 	defer p.table.leave()
+	p.endsUnbegun(pod, c)
 	if _, err := p.release(ctx, c.GetId()); err != nil {
 		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
 	}
