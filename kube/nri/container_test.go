@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -265,6 +266,7 @@ func TestBatchLimits(t *testing.T) {
 	const word = "node.koordinator.sh/extended-resource-spec"
 	const both = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "1Gi"}}}}`
 	const mid = `{"containers": {"a": {"limits": {"kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
+	const tiers = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "4Gi", "kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
 	for name, c := range map[string]struct {
 		words  map[string]string
 		change func(*api.LinuxResources)
@@ -276,7 +278,9 @@ func TestBatchLimits(t *testing.T) {
 		"memory":           {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": 4096}}}}`}, nil, "0 0 4096", 0},
 		"another's":        {map[string]string{word: `{"containers": {"b": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}, nil, "0 0 0", 0},
 		"none":             {nil, nil, "0 0 0", 0},
-		"of class LS":      {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "150000 100000 1073741824", 1500},
+		"of class LS":      {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "0 0 0", 0},
+		"of both tiers":    {map[string]string{word: tiers}, nil, "150000 100000 2147483648", 1500},
+		"those, class LS":  {map[string]string{word: tiers, "berth.dev/class": "LS"}, nil, "250000 100000 2147483648", 2500},
 		"mid":              {map[string]string{word: mid}, nil, "250000 100000 2147483648", 2500},
 		"mid, of class LS": {map[string]string{word: mid, "berth.dev/class": "LS"}, nil, "250000 100000 2147483648", 2500},
 		"mid memory":       {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/mid-memory": 4096}}}}`}, nil, "0 0 4096", 0},
@@ -313,14 +317,22 @@ func TestBatchLimits(t *testing.T) {
 // Classes with CPUs of their own are limited by none of these resources.
 func TestExtendedLimitsByClass(t *testing.T) {
 	t.Parallel()
-	r := podwords.Reading{Wish: podwords.Wish{CPULimit: new(place.Milli(1500)), MemoryLimit: new(place.Bytes(1 << 30))}}
-	for _, class := range place.Classes() {
-		var want limits
-		if class == place.BE || class == place.LS {
-			want = limits{1500, 1 << 30}
-		}
-		if got := extendedLimits(&r, class, &api.Container{}); got != want {
-			t.Errorf("%s: %+v, want %+v", class, got, want)
+	cpu, memory := new(place.Milli(1500)), new(place.Bytes(1<<30))
+	for tier, of := range map[string]struct {
+		wish podwords.Wish
+		held []place.Class
+	}{
+		"batch": {podwords.Wish{CPULimit: cpu, MemoryLimit: memory}, []place.Class{place.BE}},
+		"mid":   {podwords.Wish{MidCPULimit: cpu, MidMemoryLimit: memory}, []place.Class{place.BE, place.LS}},
+	} {
+		for _, class := range place.Classes() {
+			var want limits
+			if slices.Contains(of.held, class) {
+				want = limits{1500, 1 << 30}
+			}
+			if got := extendedLimits(&podwords.Reading{Wish: of.wish}, class, &api.Container{}); got != want {
+				t.Errorf("%s, %s: %+v, want %+v", tier, class, got, want)
+			}
 		}
 	}
 }
