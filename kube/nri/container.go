@@ -199,6 +199,27 @@ func extendedLimits(r *podwords.Reading, class place.Class, c *api.Container) (l
 	return l
 }
 
+// lifted is what an update lifts of the limits that a container was created with and that its pod still has: a
+// kubelet that resizes the pod writes none where it knows none.
+func (p *Plugin) lifted(pod *api.PodSandbox, c *api.Container, res *api.LinuxResources) (l limits) {
+	cpu, memory := res.GetCpu().GetQuota().GetValue() < 0, res.GetMemory().GetLimit().GetValue() < 0
+	if !cpu && !memory {
+		return l
+	}
+	has, next := p.table.limits(c.GetId()), withResources(c, res)
+	r := p.words(pod, c.GetName())
+	base, _, _ := p.resources(pod, next)
+	request, _ := r.Apply(podwords.Kubernetes(base), p.threads)
+	still := extendedLimits(&r, request.Class, next)
+	if cpu && still.milli > 0 {
+		l.milli = has.milli
+	}
+	if memory && still.memory > 0 {
+		l.memory = has.memory
+	}
+	return l
+}
+
 // smaller is the smaller of two limits; nil is none.
 func smaller[N cmp.Ordered](a, b *N) *N {
 	if a == nil || b != nil && *b < *a {

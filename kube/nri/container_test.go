@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -414,9 +415,9 @@ func TestBatchLimitsOutliveAPlugin(t *testing.T) {
 		"the kubelet limits it":     {knows, true, true, 20000, 200, false},
 		"it does, none was listed":  {nil, false, true, 20000, 200, false},
 		"nor placed, nor is listed": {knows, false, false, 0, 0, false},
-		"somebody lifts it":         {nil, true, true, -1, 0, false},
-		"so with an API server":     {knows, true, true, -1, 0, false},
-		"lifted, none was listed":   {nil, false, true, -1, 0, false},
+		"the kubelet lifts it":      {nil, true, true, -1, 1500, true},
+		"so with an API server":     {knows, true, true, -1, 1500, true},
+		"lifted, none was listed":   {nil, false, true, -1, 1500, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -456,6 +457,62 @@ func TestBatchLimitsOutliveAPlugin(t *testing.T) {
 			must(t, err)
 			if got, source := w.Spec.Request.LimitMilli, w.Spec.Annotations[limitKey]; got != c.want || (source != "") != c.source {
 				t.Errorf("it may use %d thousandths of a CPU on record, by %q; want %d", got, source, c.want)
+			}
+		})
+	}
+}
+
+// Where the kubelet resizes a container and lifts limits that it does not know, the container keeps them.
+func TestLimitsThatTheKubeletLifts(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const word = "node.koordinator.sh/extended-resource-spec"
+	const mid = `{"containers": {"a": {"limits": {"kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
+	lift := &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(-1))}, Memory: &api.LinuxMemory{Limit: api.Int64(int64(-1))}}
+	for name, c := range map[string]struct {
+		words  map[string]string // when it is resized
+		update *api.LinuxResources
+		want   string // quota, period, memory limit that the answer adds
+		limit  int    // on record
+	}{
+		"LS":              {map[string]string{word: mid, "berth.dev/class": "LS"}, lift, "250000 100000 2147483648", 2500},
+		"BE":              {map[string]string{word: mid, "berth.dev/class": "BE"}, lift, "250000 100000 2147483648", 2500},
+		"CPU time":        {map[string]string{word: mid, "berth.dev/class": "LS"}, &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(-1))}}, "250000 100000 0", 2500},
+		"the kubelet's":   {map[string]string{word: mid, "berth.dev/class": "LS"}, &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(20000))}}, "0 0 0", 200},
+		"no longer said":  {map[string]string{"berth.dev/class": "LS"}, lift, "0 0 0", 0},
+		"shares, nothing": {map[string]string{word: mid, "berth.dev/class": "LS"}, &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(uint64(102))}}, "0 0 0", 2500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opt, _ := options(t, "1s1n4c1t")
+			p := open(t, opt)
+			other := bestEffort(pod("other", nil))
+			_, _, err := p.CreateContainer(ctx, other, container(other, "a", 0))
+			must(t, err)
+			q := bestEffort(pod("job", map[string]string{word: mid, "berth.dev/class": cmp.Or(c.words["berth.dev/class"], "LS")}))
+			box := container(q, "a", 0)
+			_, _, err = p.CreateContainer(ctx, q, box)
+			must(t, err)
+			q.Annotations = c.words
+			p.table.untold("other.a") // so that the answer is about both
+			updates, err := p.UpdateContainer(ctx, q, box, c.update)
+			must(t, err)
+			for _, u := range updates {
+				res, want := u.GetLinux().GetResources(), "0 0 0"
+				if u.GetContainerId() == box.Id {
+					want = c.want
+				}
+				if got := fmt.Sprint(res.GetCpu().GetQuota().GetValue(), res.GetCpu().GetPeriod().GetValue(), res.GetMemory().GetLimit().GetValue()); got != want || res.GetCpu().GetCpus() == "" {
+					t.Errorf("%s: quota, period, memory: %s, CPUs %q, want %s", u.GetContainerId(), got, res.GetCpu().GetCpus(), want)
+				}
+			}
+			if len(updates) != 2 {
+				t.Errorf("the answer is %v", updates)
+			}
+			w, err := p.node.Get(ctx, "default/job/a")
+			must(t, err)
+			if got := w.Spec.Request.LimitMilli; got != c.limit {
+				t.Errorf("it may use %d thousandths of a CPU on record, want %d", got, c.limit)
 			}
 		})
 	}
