@@ -55,7 +55,8 @@ func (b *beginnings) put(pod, name string, one beginning) {
 // closID and no schemata: it writes the first process to the group, never its schemata, and leaves the
 // group when the container ends; what is executed in the container later goes into it if it is there
 // still (Manager.Apply, Set and Destroy of libcontainer/intelrdt, setnsProcess.start). Which program
-// containerd runs for pods without a handler is not told: runc, unless the operator chose another.
+// containerd runs for pods without a handler is not told: it is taken for runc, and CacheAfterStart is for
+// operators that chose another.
 // Runtimes with an NRI before 0.11 do not know the field, and ignore it.
 //
 // A runtime that refuses it fails to start the container. So on each connection one container shows
@@ -66,7 +67,7 @@ func (p *Plugin) beginsIn(ctx context.Context, pod *api.PodSandbox, c *api.Conta
 	id, ok := p.workload(c.GetId())
 	handler := pod.GetRuntimeHandler()
 	p.mu.Lock()
-	ok = ok && p.runtime == "containerd" && (handler == "" || handler == "runc")
+	ok = ok && !p.opt.CacheAfterStart && p.runtime == "containerd" && (handler == "" || handler == "runc")
 	p.mu.Unlock()
 	if !ok {
 		return ""

@@ -852,6 +852,7 @@ func TestClassFromTheFirstInstructionNot(t *testing.T) {
 		"another runtime": {"cri-o", "", gold, nil, true},
 		"another handler": {"containerd", "crun", gold, nil, true},
 		"no class":        {"containerd", "runc", nil, nil, false},
+		"switched off":    {"containerd", "runc", gold, nil, true},
 		"of others": {"containerd", "runc", map[string]string{"berth.dev/class": "LS"}, func(h *classHost) {
 			must(h.t, h.k.Mkdir(fakekernel.ResctrlDir+"/berth-gold"))
 		}, false},
@@ -859,6 +860,7 @@ func TestClassFromTheFirstInstructionNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newClassHost(t, fakekernel.V2(), func(o *Options) {
+				o.CacheAfterStart = name == "switched off"
 				if name == "of others" {
 					cache, err := resctrl.Parse([]byte(strings.ReplaceAll(cacheClasses, "BE: bulk", "LS: gold")), "cache.yaml")
 					must(t, err)

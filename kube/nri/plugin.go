@@ -37,6 +37,8 @@ type Options struct {
 	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
 	// as best effort: cpu.idle of the pod's group.
 	Idle bool
+	// CacheAfterStart has no container start in the group of its cache class: it is put there once it is there.
+	CacheAfterStart bool
 	// Confine are globs of groups that are kept off exclusive CPUs, from the top of the
 	// hierarchy on: "system.slice", "*". Of one that holds containers its other groups are
 	// confined, sandboxes among them. Protected are globs of those that are not.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place/balloons"
 	"berth.dev/berth/place/policies"
 )
@@ -145,6 +147,22 @@ func TestPolicyHints(t *testing.T) {
 		pools := slices.Contains([]string{"balloons", "static-pools", "podpools"}, p.Name)
 		if got := slices.Contains(policyHints(p.Name), balloons.HintType); got != pools {
 			t.Errorf("%s: a pod may name its pool: %t", p.Name, got)
+		}
+	}
+}
+
+// The plugin has the switch of its configuration.
+func TestCacheAfterStart(t *testing.T) {
+	t.Parallel()
+	root, err := kernel.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		c := config.Default()
+		c.Kubernetes.CacheAfterStart = want
+		if opt, err := options(root, c); err != nil || opt.CacheAfterStart != want {
+			t.Errorf("%t, %v, want %t", opt.CacheAfterStart, err, want)
 		}
 	}
 }
