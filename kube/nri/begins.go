@@ -225,10 +225,12 @@ func (p *Plugin) keepGroup(ctx context.Context, container string) error {
 	if err != nil {
 		return err
 	}
-	p.name(container, &w)
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.kept[container] = had
+	p.mu.Unlock()
+	if p.settle(ctx, container, &w); !p.table.has(container) { // it ended meanwhile
+		p.forget(container)
+	}
 	return nil
 }
 
