@@ -27,7 +27,7 @@ func koordinatorRows() []Row {
 		{System: Koordinator, Word: "koordinator.sh/memoryQOS", Means: "what protects and throttles the memory of a container stays as the kubelet writes it"},
 		{System: Koordinator, Word: "koordinator.sh/blkioQOS", Means: "a pod sets no limits of a disk by itself: it names a class that the node's configuration defines (berth.dev/io)"},
 		{System: Koordinator, Word: "node.koordinator.sh/resctrl", Means: "a pod defines no part of a cache by itself: it names a class that the node's configuration defines (berth.dev/cache)"},
-		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch and mid CPU time and memory of a container of class BE or LS, which no kubelet sets; its share stays as the kubelet writes it", read: extendedResources},
+		{System: Koordinator, Word: "node.koordinator.sh/extended-resource-spec", Means: "the limits of batch CPU time and memory of a container of class BE, and of mid ones of class BE or LS, which no kubelet sets; its share stays as the kubelet writes it", read: extendedResources},
 	}
 }
 
@@ -137,8 +137,8 @@ func resourceStatus(r *reading, text string) (w Wish, err error) {
 // maxExtended is the most batch or mid CPU time that a container may be limited to, in thousandths of a CPU.
 const maxExtended = 1_000_000
 
-// extendedResources reads what Koordinator's webhook notes of the batch or mid resources of containers. A
-// container has those of one tier; of both the smaller limit holds.
+// extendedResources reads what Koordinator's webhook notes of the batch resources of containers, and others
+// of mid ones, each tier by itself.
 func extendedResources(r *reading, text string) (w Wish, err error) {
 	var spec struct {
 		strictyaml.Open
@@ -151,26 +151,25 @@ func extendedResources(r *reading, text string) (w Wish, err error) {
 		return w, errors.New(plain.Line(err.Error()))
 	}
 	limits := spec.Containers[r.container].Limits
-	least := func(resource string) (least int64) {
-		for _, tier := range []string{"batch", "mid"} {
-			if n := limits["kubernetes.io/"+tier+"-"+resource].Value(); n > 0 && (least == 0 || n < least) {
-				least = n
-			}
+	for _, tier := range []struct {
+		name   string
+		cpu    **place.Milli
+		memory **place.Bytes
+	}{{"batch", &w.CPULimit, &w.MemoryLimit}, {"mid", &w.MidCPULimit, &w.MidMemoryLimit}} {
+		resource := "kubernetes.io/" + tier.name + "-cpu"
+		cpu, memory := limits[resource].Value(), limits["kubernetes.io/"+tier.name+"-memory"].Value()
+		if cpu > maxExtended {
+			return Wish{}, fmt.Errorf("%s: a limit of %d is more than %d thousandths of a CPU", resource, cpu, maxExtended)
 		}
-		return least
+		if cpu > 0 {
+			*tier.cpu = new(place.Milli(cpu))
+		}
+		if memory > 0 {
+			*tier.memory = new(place.Bytes(memory))
+		}
 	}
-	cpu, memory := least("cpu"), least("memory")
-	if cpu > maxExtended {
-		return w, fmt.Errorf("a limit of %d is more than %d thousandths of a CPU", cpu, maxExtended)
-	}
-	if !r.opt.Node && cpu+memory > 0 {
-		return w, notFollowed("containers are not limited here")
-	}
-	if cpu > 0 {
-		w.CPULimit = new(place.Milli(cpu))
-	}
-	if memory > 0 {
-		w.MemoryLimit = new(place.Bytes(memory))
+	if !r.opt.Node && len(fields(&w)) > 0 {
+		return Wish{}, notFollowed("containers are not limited here")
 	}
 	return w, nil
 }

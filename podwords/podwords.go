@@ -75,10 +75,13 @@ type Wish struct {
 	Memory MemoryKinds `json:"memory"`
 	// P99 is the response time that 99 % of its requests are to keep, in seconds.
 	P99 *Seconds `json:"p99"`
-	// CPULimit and MemoryLimit are what a container without CPUs of its own may use where its
-	// resources do not limit it.
-	CPULimit    *place.Milli `json:"cpuLimit"`
-	MemoryLimit *place.Bytes `json:"memoryLimit"`
+	// CPULimit and MemoryLimit are what a container of class BE may use where its resources do not
+	// limit it: by batch resources. MidCPULimit and MidMemoryLimit are that of one of class BE or LS,
+	// by mid resources.
+	CPULimit       *place.Milli `json:"cpuLimit"`
+	MemoryLimit    *place.Bytes `json:"memoryLimit"`
+	MidCPULimit    *place.Milli `json:"midCPULimit"`
+	MidMemoryLimit *place.Bytes `json:"midMemoryLimit"`
 	// Strict makes every Problem a refusal.
 	Strict *bool `json:"strict"`
 	// Scope says whether the pod's containers are placed together.

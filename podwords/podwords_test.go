@@ -141,12 +141,12 @@ func rowCases() []rowCase {
 		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, "cpuLimit=1500m"},
 		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"d": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`, ""},
 		{"node.koordinator.sh/extended-resource-spec", "", "{}", ""},
-		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": "2k"}}}}`, "cpuLimit=2"},
-		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-memory": "2Gi"}}}}`, "memoryLimit=2Gi"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": "2k"}}}}`, "midCPULimit=2"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-memory": "2Gi"}}}}`, "midMemoryLimit=2Gi"},
 		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": "2M"}}}}`, "invalid"},
 		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"d": {"limits": {"kubernetes.io/mid-cpu": "2k"}}}}`, ""},
-		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": "2k", "kubernetes.io/batch-cpu": 500}}}}`, "cpuLimit=500m"},
-		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-memory": "1Gi", "kubernetes.io/batch-memory": "2Gi"}}}}`, "memoryLimit=1Gi"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": "2k", "kubernetes.io/batch-cpu": 500}}}}`, "cpuLimit=500m midCPULimit=2"},
+		{"node.koordinator.sh/extended-resource-spec", "", `{"containers": {"c": {"limits": {"kubernetes.io/mid-memory": "1Gi", "kubernetes.io/batch-memory": "2Gi"}}}}`, "memoryLimit=2Gi midMemoryLimit=1Gi"},
 		{"koordinator.sh/priority-class", "", "koord-mid", ""},
 		{"koordinator.sh/core-sched-group-id", "", "x", "not followed"},
 		{"koordinator.sh/core-sched-policy", "", "exclusive", "not followed"},
@@ -277,6 +277,23 @@ func TestEveryWord(t *testing.T) {
 	for _, row := range Table() {
 		if !tested[row.Word] {
 			t.Errorf("no test of %s", row.Word)
+		}
+	}
+}
+
+// A limit that no container has is told by the resource that says it.
+func TestExtendedResourceOfAnError(t *testing.T) {
+	t.Parallel()
+	for resource, value := range map[string]string{
+		"kubernetes.io/batch-cpu": "2M", "kubernetes.io/mid-cpu": "2M", "kubernetes.io/batch-memory": "-1", "kubernetes.io/mid-memory": "x",
+	} {
+		pod := Pod{Annotations: map[string]string{"node.koordinator.sh/extended-resource-spec": fmt.Sprintf(`{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": 1, %q: %q}}}}`, resource, value)}}
+		if resource == "kubernetes.io/mid-cpu" { // each key once
+			pod.Annotations["node.koordinator.sh/extended-resource-spec"] = `{"containers": {"c": {"limits": {"kubernetes.io/mid-cpu": "2M"}}}}`
+		}
+		r := Read(&pod, "c", Options{Node: true})
+		if len(r.Problems) != 1 || r.Problems[0].Kind != Invalid || !strings.Contains(r.Problems[0].Err.Error(), resource) || r.Wish.MidCPULimit != nil {
+			t.Errorf("%s: %+v, %v", resource, r.Wish, Problems(r.Problems))
 		}
 	}
 }

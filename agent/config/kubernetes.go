@@ -28,6 +28,10 @@ type Kubernetes struct {
 	// Idle has pods of the QoS class BestEffort run only when no other pod wants to
 	// (cpu.idle). Default: false.
 	Idle bool `json:"idle,omitempty"`
+	// CacheAfterStart has containers put into the group of their cache class (resctrl) once they
+	// are there, and never started in it: for a containerd whose default runtime is not runc.
+	// Default: false.
+	CacheAfterStart bool `json:"cacheAfterStart,omitempty"`
 	// ConfineTo says where groups that confine names are, the sandboxes of pods among them:
 	// shared (what no container owns) or reserved. Default: shared.
 	ConfineTo string `json:"confineTo,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth.dev/berth/place"
+	"berth.dev/berth/podwords"
 )
 
 func TestConfig(t *testing.T) {
@@ -88,24 +90,59 @@ func TestRequests(t *testing.T) {
 // What nobody can have takes nothing off what others request.
 func TestRequestsWithoutEnd(t *testing.T) {
 	t.Parallel()
-	huge := corev1.Container{Resources: corev1.ResourceRequirements{Requests: list("9223372036854775", "7Ei")}}
-	p := pod("1", func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{huge, huge, huge} })
-	if m, b := podOf(p).Requests(); m != most || b != mostMemory {
-		t.Errorf("%d, %d", m, b)
+	for _, of := range [][2]string{
+		{"9223372036854775", "7Ei"}, {"9223372036854775807", "13835058055282163712"}, {"10000000G", "1e19"}, {"1e19", "1e30"},
+		{"1000", "64Ti"}, {"1000001m", "70368744177664001m"}, {"9223372036854775807000m", "18446744073709551616"},
+	} {
+		is := list(of[0], of[1])
+		huge := corev1.Container{Resources: corev1.ResourceRequirements{Requests: is, Limits: is}}
+		p := pod("1", func(p *corev1.Pod) {
+			p.Spec.Containers, p.Spec.Resources, p.Spec.Overhead = []corev1.Container{huge, huge, huge}, &huge.Resources, is
+		})
+		got := podOf(p)
+		if m, b := got.Requests(); m != most || b != mostMemory {
+			t.Errorf("%s: %d, %d", of, m, b)
+		}
+		for _, one := range []podwords.Resources{got.Containers[2].Resources, got.Resources, got.Overhead} {
+			if one.Milli != most || one.Memory != mostMemory || one != got.Overhead && one.LimitMilli != most {
+				t.Errorf("%s: %+v", of, one)
+			}
+		}
+	}
+	for _, of := range []string{"-1", "-1e19", "-9223372036854775808"} {
+		if got := resources(list(of, of), list(of, of), place.LS); got != (podwords.Resources{QoS: place.LS}) {
+			t.Errorf("%s: %+v", of, got)
+		}
+	}
+	if got, want := resources(list("999999m", "70368744177663"), list("1m", "1"), place.BE), (podwords.Resources{Milli: most - 1, LimitMilli: 1, Memory: mostMemory - 1, QoS: place.BE}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
 // The API server is asked for the pods of this node that have not ended, and for no others.
 func TestSource(t *testing.T) {
 	t.Parallel()
-	asked := ""
+	var asked []string
 	c := stub(t, func(w http.ResponseWriter, r *http.Request) {
-		asked = r.URL.Query().Get("fieldSelector")
+		asked = append(asked, r.URL.Query().Get("watch")+" "+r.URL.Query().Get("fieldSelector"))
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1"}`)
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1"}`)
+		}
 	})
-	if _, err := c.NewPods(nil).source().ListWithContextFunc(t.Context(), metav1.ListOptions{}); err != nil || asked != "spec.nodeName=n,status.phase!=Succeeded,status.phase!=Failed" {
-		t.Errorf("asked for %q, %v", asked, err)
+	source := c.NewPods(nil).source()
+	_, err := source.ListWithContextFunc(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, err := source.WatchFuncWithContext(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes.Stop()
+	const want = " spec.nodeName=n,status.phase!=Succeeded,status.phase!=Failed"
+	if !slices.Equal(asked, []string{want, "true" + want}) {
+		t.Errorf("asked for %q", asked)
 	}
 }
 

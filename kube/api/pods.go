@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -262,10 +263,26 @@ const (
 )
 
 func resources(requests, limits corev1.ResourceList, qos place.Class) podwords.Resources {
+	milli := func(q *resource.Quantity) int { return int(bounded(q, mostCPU, most, (*resource.Quantity).MilliValue)) }
 	return podwords.Resources{
-		Milli: int(min(requests.Cpu().MilliValue(), most)), LimitMilli: int(min(limits.Cpu().MilliValue(), most)),
-		Memory: min(requests.Memory().Value(), mostMemory), QoS: qos,
+		Milli: milli(requests.Cpu()), LimitMilli: milli(limits.Cpu()),
+		Memory: bounded(requests.Memory(), mostBytes, mostMemory, (*resource.Quantity).Value), QoS: qos,
 	}
+}
+
+// mostCPU and mostBytes are most and mostMemory as quantities.
+var mostCPU, mostBytes = *resource.NewMilliQuantity(most, resource.DecimalSI), *resource.NewQuantity(mostMemory, resource.BinarySI)
+
+// bounded is a quantity in the unit of number, from 0 to top, which is end there. The quantity is compared,
+// not the number: one that does not fit an int64 wraps around, to less than 0 or to any other number.
+func bounded(q *resource.Quantity, top resource.Quantity, end int64, number func(*resource.Quantity) int64) int64 {
+	switch {
+	case q.Sign() <= 0:
+		return 0
+	case q.Cmp(top) >= 0:
+		return end
+	}
+	return number(q)
 }
 
 // Requests are what the pod pays for as a whole, as the scheduler counts it: what the pod

@@ -74,7 +74,11 @@ func (p *Plugin) abandon(ctx context.Context) {
 	for _, s := range p.abandoned(p.opt.Unstarted) {
 		_, placed := p.workload(s.id)
 		p.table.leaveBehind(s.id, true)
-		if _, err := p.giveBack(ctx, s.id, true); err != nil {
+		give := func() (err error) { _, err = p.giveBack(ctx, s.id, true); return err }
+		if placed && p.toBegin(s.id) {
+			give = func() error { return p.keepGroup(ctx, s.id) }
+		}
+		if err := give(); err != nil {
 			p.table.leaveBehind(s.id, false) // and tried again
 			p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 		} else if placed {

@@ -280,58 +280,6 @@ func (p *Plugin) join(ctx context.Context, pod *api.PodSandbox, c *api.Container
 	return nil
 }
 
-// beginsIn is the group of resctrl in which the runtime is to start a container, "" for none: that of
-// the cache class which it has of Berth, made before the answer. So its first instruction has the
-// class however late the runtime tells of its start, and what is executed in it later.
-//
-// It takes a runtime that uses a group that is there as it is. runc does (1.3.0 to 1.5.2), told a
-// closID and no schemata: it writes the first process to the group, never its schemata, and leaves the
-// group when the container ends; what is executed in the container later goes into it if it is there
-// still (Manager.Apply, Set and Destroy of libcontainer/intelrdt, setnsProcess.start). Which program
-// containerd runs for pods without a handler is not told: runc, unless the operator chose another.
-// Runtimes with an NRI before 0.11 do not know the field, and ignore it.
-//
-// A container that was to begin so and never began may have been refused it: the next ones of its
-// name in the pod go without, and are put into the group once they are there, as all are elsewhere.
-func (p *Plugin) beginsIn(ctx context.Context, pod *api.PodSandbox, c *api.Container) (group string) {
-	id, ok := p.workload(c.GetId())
-	handler := pod.GetRuntimeHandler()
-	p.mu.Lock()
-	last := p.begins[pod.GetId()][c.GetName()]
-	ok = ok && p.runtime == "containerd" && (handler == "" || handler == "runc")
-	p.mu.Unlock()
-	if !ok {
-		return ""
-	}
-	err := p.within(ctx, func(ctx context.Context) (err error) {
-		group, err = p.node.CacheGroup(ctx, id)
-		return err
-	})
-	switch {
-	case err != nil || group == "": // it is moved there
-		return ""
-	case last != "" && last != c.GetId():
-		p.tell(about(string(agent.Failed), pod, c, "the last container of its name never began in %s, the group of its cache class: this one is moved there once it is there", group))
-		return ""
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.begins[pod.GetId()] == nil {
-		p.begins[pod.GetId()] = map[string]string{}
-	}
-	p.begins[pod.GetId()][c.GetName()] = c.GetId()
-	return group
-}
-
-// began notes that the runtime has started what beginsIn is about.
-func (p *Plugin) began(pod *api.PodSandbox, c *api.Container) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if of := p.begins[pod.GetId()]; of[c.GetName()] == c.GetId() {
-		delete(of, c.GetName())
-	}
-}
-
 // hasClasses reports whether containers have classes, or the CPUs that none owns.
 func (p *Plugin) hasClasses() bool {
 	p.mu.Lock()

@@ -840,10 +840,9 @@ func TestClassFromTheFirstInstruction(t *testing.T) {
 }
 
 // Where the runtime may not use the group of a class as it is, or the group is none of Berth's, a
-// container is put there once it is there, and so it is after one of its name that never began.
+// container is put there once it is there.
 func TestClassFromTheFirstInstructionNot(t *testing.T) {
 	t.Parallel()
-	gold := map[string]string{"berth.dev/cache": "gold"}
 	for name, tc := range map[string]struct {
 		runtime, handler string
 		words            map[string]string
@@ -853,23 +852,15 @@ func TestClassFromTheFirstInstructionNot(t *testing.T) {
 		"another runtime": {"cri-o", "", gold, nil, true},
 		"another handler": {"containerd", "crun", gold, nil, true},
 		"no class":        {"containerd", "runc", nil, nil, false},
+		"switched off":    {"containerd", "runc", gold, nil, true},
 		"of others": {"containerd", "runc", map[string]string{"berth.dev/class": "LS"}, func(h *classHost) {
 			must(h.t, h.k.Mkdir(fakekernel.ResctrlDir+"/berth-gold"))
 		}, false},
-		"one that never began": {"containerd", "", gold, func(h *classHost) {
-			p := pod("web", gold)
-			first := container(p, "a", 100)
-			first.Id = "web.a.0"
-			if got := h.createIn(p, first); got != "berth-gold" {
-				h.t.Errorf("the first is to begin in %q", got)
-			}
-			_, err := h.p.StopContainer(context.Background(), p, first)
-			must(h.t, err)
-		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newClassHost(t, fakekernel.V2(), func(o *Options) {
+				o.CacheAfterStart = name == "switched off"
 				if name == "of others" {
 					cache, err := resctrl.Parse([]byte(strings.ReplaceAll(cacheClasses, "BE: bulk", "LS: gold")), "cache.yaml")
 					must(t, err)
@@ -891,17 +882,6 @@ func TestClassFromTheFirstInstructionNot(t *testing.T) {
 			must(t, h.p.StartContainer(context.Background(), p, a))
 			if got := h.tasks("gold"); (got == h.pids[a.Id]) != tc.tasks {
 				t.Errorf("in gold are %q", got)
-			}
-			if told := h.heard.kinds(string(agent.Failed)); name == "one that never began" && (len(told) != 1 || !strings.Contains(told[0], "never began in berth-gold")) {
-				t.Errorf("told %q", told)
-			}
-			if name == "one that never began" { // nor do others of its name in the pod
-				h.stop(p, a)
-				next := container(p, "a", 100)
-				next.Id = "web.a.2"
-				if got := h.createIn(p, next); got != "" {
-					t.Errorf("the next one is to begin in %q", got)
-				}
 			}
 		})
 	}

@@ -23,7 +23,10 @@ const fellKey = agent.SourcePrefix + "shared pool"
 
 // limitKey is the annotation of a workload whose CPU time its batch or mid resources limit, and nobody
 // else has limited since: the word that says so.
-const limitKey = agent.SourcePrefix + "cpuLimit"
+const (
+	limitKey    = agent.SourcePrefix + "cpuLimit"
+	midLimitKey = agent.SourcePrefix + "midCPULimit" // so a reading has it
+)
 
 // asked is what a container asks for.
 type asked struct {
@@ -83,11 +86,15 @@ func (p *Plugin) spec(pod *api.PodSandbox, c *api.Container, has cpuset.Set) (a 
 	for _, s := range r.Sources {
 		a.spec.Annotations[agent.SourcePrefix+s.Field] = s.From
 	}
+	if from := a.spec.Annotations[midLimitKey]; from != "" { // the same word
+		delete(a.spec.Annotations, midLimitKey)
+		a.spec.Annotations[limitKey] = from
+	}
 	if f := r.Wish.Fewest; f != nil && *f && request.MaxNodes == 0 {
 		request.MaxNodes = p.fewestNodes(request.Whole())
 	}
 	given := p.table.limit(c.GetId(), extendedLimits(&r, request.Class, c)).milli
-	if given > 0 || r.Wish.CPULimit != nil { // the runtime lists what is in force: the kubelet may have set another since
+	if given > 0 || r.Wish.CPULimit != nil || r.Wish.MidCPULimit != nil { // the runtime lists what is in force: the kubelet may have set another since
 		request.LimitMilli = cmp.Or(resourcesOf(pod, c).LimitMilli, given, request.LimitMilli)
 	}
 	if given == 0 || given != request.LimitMilli {
@@ -171,19 +178,54 @@ func (t *table) limits(id string) limits {
 }
 
 // extendedLimits are those of batch and mid resources, which the kubelet does not know: it limits nothing of
-// a container that has them. Classes with CPUs of their own have no such resources.
+// a container that has them. Those of batch hold for class BE, as in koordlet, and those of mid for LS, too; of
+// both the smaller. Classes with CPUs of their own have no such resources.
 func extendedLimits(r *podwords.Reading, class place.Class, c *api.Container) (l limits) {
-	if class != place.BE && class != place.LS {
-		return l
+	var cpu *place.Milli
+	var memory *place.Bytes
+	switch class {
+	case place.BE:
+		cpu, memory = smaller(r.Wish.CPULimit, r.Wish.MidCPULimit), smaller(r.Wish.MemoryLimit, r.Wish.MidMemoryLimit)
+	case place.LS:
+		cpu, memory = r.Wish.MidCPULimit, r.Wish.MidMemoryLimit
 	}
 	res := c.GetLinux().GetResources()
-	if cpu := r.Wish.CPULimit; cpu != nil && res.GetCpu().GetQuota().GetValue() <= 0 {
+	if cpu != nil && res.GetCpu().GetQuota().GetValue() <= 0 {
 		l.milli = max(int(*cpu), leastMilli)
 	}
-	if memory := r.Wish.MemoryLimit; memory != nil && res.GetMemory().GetLimit().GetValue() <= 0 {
+	if memory != nil && res.GetMemory().GetLimit().GetValue() <= 0 {
 		l.memory = int64(*memory)
 	}
 	return l
+}
+
+// lifted is what an update lifts of the limits that a container was created with and that its pod still has: a
+// kubelet that resizes the pod writes none where it knows none.
+func (p *Plugin) lifted(pod *api.PodSandbox, c *api.Container, res *api.LinuxResources) (l limits) {
+	cpu, memory := res.GetCpu().GetQuota().GetValue() < 0, res.GetMemory().GetLimit().GetValue() < 0
+	if !cpu && !memory {
+		return l
+	}
+	has, next := p.table.limits(c.GetId()), withResources(c, res)
+	r := p.words(pod, c.GetName())
+	base, _, _ := p.resources(pod, next)
+	request, _ := r.Apply(podwords.Kubernetes(base), p.threads)
+	still := extendedLimits(&r, request.Class, next)
+	if cpu && still.milli > 0 {
+		l.milli = has.milli
+	}
+	if memory && still.memory > 0 {
+		l.memory = has.memory
+	}
+	return l
+}
+
+// smaller is the smaller of two limits; nil is none.
+func smaller[N cmp.Ordered](a, b *N) *N {
+	if a == nil || b != nil && *b < *a {
+		return b
+	}
+	return a
 }
 
 // fewestNodes is on how many NUMA nodes so many CPUs could be, were all of them free.

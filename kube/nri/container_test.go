@@ -1,10 +1,12 @@
 package nri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -265,6 +267,7 @@ func TestBatchLimits(t *testing.T) {
 	const word = "node.koordinator.sh/extended-resource-spec"
 	const both = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "1Gi"}}}}`
 	const mid = `{"containers": {"a": {"limits": {"kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
+	const tiers = `{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": 1500, "kubernetes.io/batch-memory": "4Gi", "kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
 	for name, c := range map[string]struct {
 		words  map[string]string
 		change func(*api.LinuxResources)
@@ -276,7 +279,9 @@ func TestBatchLimits(t *testing.T) {
 		"memory":           {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": 4096}}}}`}, nil, "0 0 4096", 0},
 		"another's":        {map[string]string{word: `{"containers": {"b": {"limits": {"kubernetes.io/batch-cpu": 1500}}}}`}, nil, "0 0 0", 0},
 		"none":             {nil, nil, "0 0 0", 0},
-		"of class LS":      {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "150000 100000 1073741824", 1500},
+		"of class LS":      {map[string]string{word: both, "berth.dev/class": "LS"}, nil, "0 0 0", 0},
+		"of both tiers":    {map[string]string{word: tiers}, nil, "150000 100000 2147483648", 1500},
+		"those, class LS":  {map[string]string{word: tiers, "berth.dev/class": "LS"}, nil, "250000 100000 2147483648", 2500},
 		"mid":              {map[string]string{word: mid}, nil, "250000 100000 2147483648", 2500},
 		"mid, of class LS": {map[string]string{word: mid, "berth.dev/class": "LS"}, nil, "250000 100000 2147483648", 2500},
 		"mid memory":       {map[string]string{word: `{"containers": {"a": {"limits": {"kubernetes.io/mid-memory": 4096}}}}`}, nil, "0 0 4096", 0},
@@ -313,14 +318,22 @@ func TestBatchLimits(t *testing.T) {
 // Classes with CPUs of their own are limited by none of these resources.
 func TestExtendedLimitsByClass(t *testing.T) {
 	t.Parallel()
-	r := podwords.Reading{Wish: podwords.Wish{CPULimit: new(place.Milli(1500)), MemoryLimit: new(place.Bytes(1 << 30))}}
-	for _, class := range place.Classes() {
-		var want limits
-		if class == place.BE || class == place.LS {
-			want = limits{1500, 1 << 30}
-		}
-		if got := extendedLimits(&r, class, &api.Container{}); got != want {
-			t.Errorf("%s: %+v, want %+v", class, got, want)
+	cpu, memory := new(place.Milli(1500)), new(place.Bytes(1<<30))
+	for tier, of := range map[string]struct {
+		wish podwords.Wish
+		held []place.Class
+	}{
+		"batch": {podwords.Wish{CPULimit: cpu, MemoryLimit: memory}, []place.Class{place.BE}},
+		"mid":   {podwords.Wish{MidCPULimit: cpu, MidMemoryLimit: memory}, []place.Class{place.BE, place.LS}},
+	} {
+		for _, class := range place.Classes() {
+			var want limits
+			if slices.Contains(of.held, class) {
+				want = limits{1500, 1 << 30}
+			}
+			if got := extendedLimits(&podwords.Reading{Wish: of.wish}, class, &api.Container{}); got != want {
+				t.Errorf("%s, %s: %+v, want %+v", tier, class, got, want)
+			}
 		}
 	}
 }
@@ -402,9 +415,9 @@ func TestBatchLimitsOutliveAPlugin(t *testing.T) {
 		"the kubelet limits it":     {knows, true, true, 20000, 200, false},
 		"it does, none was listed":  {nil, false, true, 20000, 200, false},
 		"nor placed, nor is listed": {knows, false, false, 0, 0, false},
-		"somebody lifts it":         {nil, true, true, -1, 0, false},
-		"so with an API server":     {knows, true, true, -1, 0, false},
-		"lifted, none was listed":   {nil, false, true, -1, 0, false},
+		"the kubelet lifts it":      {nil, true, true, -1, 1500, true},
+		"so with an API server":     {knows, true, true, -1, 1500, true},
+		"lifted, none was listed":   {nil, false, true, -1, 1500, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -444,6 +457,62 @@ func TestBatchLimitsOutliveAPlugin(t *testing.T) {
 			must(t, err)
 			if got, source := w.Spec.Request.LimitMilli, w.Spec.Annotations[limitKey]; got != c.want || (source != "") != c.source {
 				t.Errorf("it may use %d thousandths of a CPU on record, by %q; want %d", got, source, c.want)
+			}
+		})
+	}
+}
+
+// Where the kubelet resizes a container and lifts limits that it does not know, the container keeps them.
+func TestLimitsThatTheKubeletLifts(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const word = "node.koordinator.sh/extended-resource-spec"
+	const mid = `{"containers": {"a": {"limits": {"kubernetes.io/mid-cpu": 2500, "kubernetes.io/mid-memory": "2Gi"}}}}`
+	lift := &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(-1))}, Memory: &api.LinuxMemory{Limit: api.Int64(int64(-1))}}
+	for name, c := range map[string]struct {
+		words  map[string]string // when it is resized
+		update *api.LinuxResources
+		want   string // quota, period, memory limit that the answer adds
+		limit  int    // on record
+	}{
+		"LS":              {map[string]string{word: mid, "berth.dev/class": "LS"}, lift, "250000 100000 2147483648", 2500},
+		"BE":              {map[string]string{word: mid, "berth.dev/class": "BE"}, lift, "250000 100000 2147483648", 2500},
+		"CPU time":        {map[string]string{word: mid, "berth.dev/class": "LS"}, &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(-1))}}, "250000 100000 0", 2500},
+		"the kubelet's":   {map[string]string{word: mid, "berth.dev/class": "LS"}, &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(int64(20000))}}, "0 0 0", 200},
+		"no longer said":  {map[string]string{"berth.dev/class": "LS"}, lift, "0 0 0", 0},
+		"shares, nothing": {map[string]string{word: mid, "berth.dev/class": "LS"}, &api.LinuxResources{Cpu: &api.LinuxCPU{Shares: api.UInt64(uint64(102))}}, "0 0 0", 2500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opt, _ := options(t, "1s1n4c1t")
+			p := open(t, opt)
+			other := bestEffort(pod("other", nil))
+			_, _, err := p.CreateContainer(ctx, other, container(other, "a", 0))
+			must(t, err)
+			q := bestEffort(pod("job", map[string]string{word: mid, "berth.dev/class": cmp.Or(c.words["berth.dev/class"], "LS")}))
+			box := container(q, "a", 0)
+			_, _, err = p.CreateContainer(ctx, q, box)
+			must(t, err)
+			q.Annotations = c.words
+			p.table.untold("other.a") // so that the answer is about both
+			updates, err := p.UpdateContainer(ctx, q, box, c.update)
+			must(t, err)
+			for _, u := range updates {
+				res, want := u.GetLinux().GetResources(), "0 0 0"
+				if u.GetContainerId() == box.Id {
+					want = c.want
+				}
+				if got := fmt.Sprint(res.GetCpu().GetQuota().GetValue(), res.GetCpu().GetPeriod().GetValue(), res.GetMemory().GetLimit().GetValue()); got != want || res.GetCpu().GetCpus() == "" {
+					t.Errorf("%s: quota, period, memory: %s, CPUs %q, want %s", u.GetContainerId(), got, res.GetCpu().GetCpus(), want)
+				}
+			}
+			if len(updates) != 2 {
+				t.Errorf("the answer is %v", updates)
+			}
+			w, err := p.node.Get(ctx, "default/job/a")
+			must(t, err)
+			if got := w.Spec.Request.LimitMilli; got != c.limit {
+				t.Errorf("it may use %d thousandths of a CPU on record, want %d", got, c.limit)
 			}
 		})
 	}

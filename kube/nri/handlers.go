@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/protobuf/proto"
 
 	"berth.dev/berth/agent"
 )
@@ -16,6 +18,7 @@ import (
 func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
 	p.mu.Lock()
 	p.runtime = runtime
+	p.begins.anew()
 	p.mu.Unlock()
 	p.tell(Event{Kind: Connected, Text: runtime + " " + version})
 	return 0, nil
@@ -44,10 +47,10 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 	p.table.enter()
 	defer p.table.leave()
 	p.endPod(ctx, pod)
+	p.forgetBegins(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.told, pod.GetId())
-	delete(p.begins, pod.GetId())
 	return nil
 }
 
@@ -104,14 +107,40 @@ func adjustment(own resources, l limits) *api.ContainerAdjustment {
 	if !own.mems.IsEmpty() {
 		adjust.SetLinuxCPUSetMems(own.mems.String())
 	}
+	l.set(adjust)
+	return adjust
+}
+
+// set writes limits into what the runtime is told of a container.
+func (l limits) set(into interface {
+	SetLinuxCPUQuota(int64)
+	SetLinuxCPUPeriod(int64)
+	SetLinuxMemoryLimit(int64)
+}) {
 	if l.milli > 0 {
-		adjust.SetLinuxCPUQuota(int64(l.milli) * quotaPeriod / 1000)
-		adjust.SetLinuxCPUPeriod(quotaPeriod)
+		into.SetLinuxCPUQuota(int64(l.milli) * quotaPeriod / 1000)
+		into.SetLinuxCPUPeriod(quotaPeriod)
 	}
 	if l.memory > 0 {
-		adjust.SetLinuxMemoryLimit(l.memory)
+		into.SetLinuxMemoryLimit(l.memory)
 	}
-	return adjust
+}
+
+// withLimits adds limits to what an answer says of a container.
+func withLimits(all []*api.ContainerUpdate, id string, l limits) []*api.ContainerUpdate {
+	if l == (limits{}) {
+		return all
+	}
+	own := &api.ContainerUpdate{ContainerId: id}
+	i := slices.IndexFunc(all, func(u *api.ContainerUpdate) bool { return u.GetContainerId() == id })
+	if i < 0 {
+		i, all = len(all), append(all, own)
+	} else {
+		own = proto.Clone(all[i]).(*api.ContainerUpdate) // others may share what it holds
+	}
+	l.set(own)
+	all[i] = own
+	return all
 }
 
 // StartContainer notes that the runtime has begun to start a container: what it is told of it
@@ -134,7 +163,7 @@ func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c 
 		p.tell(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
 	}
 	is, _ := p.opt.Effective(groupName(c))
-	if p.table.started(c.GetId(), is) {
+	if p.table.started(c.GetId(), is) || p.hasKept(c.GetId()) {
 		p.tryLater(pod, c) // its place was given back
 	}
 	p.verifyIn(2 * settling)
@@ -142,15 +171,16 @@ func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c 
 }
 
 // UpdateContainer gives a container of which requests or limits change what it asks for
-// now. Whatever CPUs the update names, the container gets its own.
+// now. Whatever CPUs the update names, the container gets its own, and it keeps limits that the kubelet does
+// not know and lifts.
 func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container, res *api.LinuxResources) ([]*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
 	if !p.table.has(c.GetId()) {
 		return nil, nil
 	}
-	was := p.table.limits(c.GetId())
-	if res.GetCpu().GetQuota().GetValue() < 0 { // lifted
+	was, stays := p.table.limits(c.GetId()), p.lifted(pod, c, res)
+	if res.GetCpu().GetQuota().GetValue() < 0 && stays.milli == 0 {
 		p.table.limitTo(c.GetId(), 0)
 	}
 	err := p.within(ctx, func(ctx context.Context) error { return p.resize(ctx, pod, withResources(c, res)) })
@@ -164,13 +194,14 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	}
 	p.table.untold(c.GetId()) // the update may name other CPUs: say them again
 	updates, _, err := p.table.answer("", p.online)
-	return updates, err
+	return withLimits(updates, c.GetId(), stays), err
 }
 
 // StopContainer gives the CPUs of a container back to the others, at once.
 func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
+	p.endsUnbegun(pod, c)
 	known, err := p.release(ctx, c.GetId())
 	if err != nil {
 		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
@@ -189,6 +220,7 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.
 func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	p.table.enter()
 	defer p.table.leave()
+	p.endsUnbegun(pod, c)
 	if _, err := p.release(ctx, c.GetId()); err != nil {
 		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
 	}

@@ -61,6 +61,9 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 // place gives a container its place: what it asks for or, where that is not to be had
 // and no word requires it, time of the shared pool.
 func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	if had, err := p.regain(ctx, pod, c); had {
+		return err
+	}
 	asked, err := p.spec(pod, c, cpuset.Set{})
 	if err != nil {
 		return err
@@ -200,5 +203,6 @@ func (p *Plugin) forget(container string) {
 		delete(p.names, n.id)
 	}
 	delete(p.ids, container)
+	delete(p.kept, container)
 	p.drift.Forget(container)
 }

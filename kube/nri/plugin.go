@@ -37,6 +37,8 @@ type Options struct {
 	// Idle has pods run only when no other wants to whose class is BE and that the kubelet made
 	// as best effort: cpu.idle of the pod's group.
 	Idle bool
+	// CacheAfterStart has no container start in the group of its cache class: it is put there once it is there.
+	CacheAfterStart bool
 	// Confine are globs of groups that are kept off exclusive CPUs, from the top of the
 	// hierarchy on: "system.slice", "*". Of one that holds containers its other groups are
 	// confined, sandboxes among them. Protected are globs of those that are not.
@@ -98,11 +100,10 @@ type Plugin struct {
 	lost    map[string]*later          // by container id
 	told    map[string]map[string]bool // problems that were told, by pod id
 	runtime string                     // its name
-	// begins are containers that were to begin in the group of their cache class, and have not
-	// begun, by pod id and name.
-	begins map[string]map[string]string
-	drift  desired.Drift[string] // by container id
-	start  time.Time
+	begins  beginnings
+	kept    map[string]agent.Spec // what containers had that gave it up until they start, by id
+	drift   desired.Drift[string] // by container id
+	start   time.Time
 
 	now   func() time.Time // the clock of within
 	after func(time.Duration) <-chan time.Time
@@ -124,7 +125,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	}
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
-		lost: map[string]*later{}, told: map[string]map[string]bool{}, begins: map[string]map[string]string{},
+		lost: map[string]*later{}, told: map[string]map[string]bool{}, begins: beginnings{of: map[string]map[string]beginning{}}, kept: map[string]agent.Spec{},
 		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {

@@ -28,9 +28,15 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		byID[pod.GetId()] = pod
 	}
 	p.sit(byID, containers)
+	p.alignBegins(byID, containers)
 	err := p.within(ctx, func(ctx context.Context) error { return p.adopt(ctx, byID, containers) })
 	if err != nil {
 		p.tell(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
+	}
+	for _, c := range containers { // it started meanwhile
+		if pod := byID[c.GetPodSandboxId()]; pod != nil && p.hasKept(c.GetId()) && p.table.runs(c.GetId()) {
+			p.tryLater(pod, c)
+		}
 	}
 	updates, _, err := p.table.answer("", p.online)
 	p.tell(Event{Kind: Connected, Text: plural(len(containers), "container") + " adopted in " + time.Since(began).Round(time.Millisecond).String()})
@@ -233,6 +239,13 @@ func (t *table) has(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.seats[id] != nil
+}
+
+// runs reports whether a container has been started.
+func (t *table) runs(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.seats[id] != nil && t.seats[id].started
 }
 
 // starting notes that the runtime starts a container. It starts it on the CPUs that it was told

@@ -145,7 +145,7 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 	capacity := node.Status.Capacity
 	allocatable, err := unamplified(node)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: annotation %s: %w", node.Name, rawKey, err)
+		return nil, &unreadError{node.Name, rawKey, err}
 	}
 	n := &batch.Node{
 		Capacity: batch.Amount{Milli: capacity.Cpu().MilliValue(), Memory: capacity.Memory().Value()},
@@ -157,7 +157,7 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 	}
 	more, err := Reservation(node.Annotations[reservationKey])
 	if err != nil {
-		return nil, fmt.Errorf("node %s: annotation %s: %w", node.Name, reservationKey, err)
+		return nil, &unreadError{node.Name, reservationKey, err}
 	}
 	n.Reserved.Milli, n.Reserved.Memory = max(n.Reserved.Milli, more.Milli), max(n.Reserved.Memory, more.Memory)
 	known := map[string]bool{}
@@ -256,11 +256,24 @@ func Reservation(text string) (Reserved, error) {
 	return a, nil
 }
 
-// unreserved is an error if that annotation names CPUs that containers may own here.
+// unreadError is an annotation of a node that cannot be read.
+type unreadError struct {
+	node, key string
+	err       error
+}
+
+func (e *unreadError) Error() string {
+	return fmt.Sprintf("node %s: annotation %s: %v", e.node, e.key, e.err)
+}
+
+func (e *unreadError) Unwrap() error { return e.err }
+
+// unreserved is an error if that annotation names CPUs that containers may own here, and an *unreadError if
+// it cannot be read.
 func unreserved(node *corev1.Node, ownable cpuset.Set) error {
 	r, err := Reservation(node.Annotations[reservationKey])
 	if err != nil {
-		return fmt.Errorf("node %s: annotation %s: %w", node.Name, reservationKey, err)
+		return &unreadError{node.Name, reservationKey, err}
 	}
 	if cpus := r.CPUs.Intersect(ownable); !cpus.IsEmpty() {
 		return fmt.Errorf("node %s: annotation %s reserves CPUs %s, and containers may own them here: add them to reserved of the node's configuration", node.Name, reservationKey, cpus)

@@ -52,7 +52,7 @@ func apiServer(t *testing.T, pods ...any) (c *api.Client, known *api.Pods, patch
 	t.Helper()
 	var mu sync.Mutex
 	var last string
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c = stubServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPatch {
 			text, _ := io.ReadAll(r.Body)
 			mu.Lock()
@@ -61,7 +61,18 @@ func apiServer(t *testing.T, pods ...any) (c *api.Client, known *api.Pods, patch
 		}
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"},"status":{"capacity":{"cpu":"32","memory":"64Gi"},"allocatable":{"cpu":"32","memory":"64Gi"}}}`)
-	}))
+	})
+	known = c.NewPods(nil)
+	if err := known.Replace(pods, ""); err != nil {
+		t.Fatal(err)
+	}
+	return c, known, func() string { mu.Lock(); defer mu.Unlock(); return last }
+}
+
+// stubServer answers every request about node n1 as told.
+func stubServer(t *testing.T, answer http.HandlerFunc) *api.Client {
+	t.Helper()
+	s := httptest.NewServer(answer)
 	t.Cleanup(s.Close)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", s.URL)
@@ -72,11 +83,7 @@ func apiServer(t *testing.T, pods ...any) (c *api.Client, known *api.Pods, patch
 	if err != nil {
 		t.Fatal(err)
 	}
-	known = c.NewPods(nil)
-	if err := known.Replace(pods, ""); err != nil {
-		t.Fatal(err)
-	}
-	return c, known, func() string { mu.Lock(); defer mu.Unlock(); return last }
+	return c
 }
 
 // What prod pods are predicted not to use is told as mid resources, also after a restart; before a

@@ -6,7 +6,11 @@ package publish
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/doctor"
@@ -36,7 +40,7 @@ type Options struct {
 	// on the node; empty is not to look.
 	Ownable cpuset.Set
 	// Tell is told of an error when it comes first, and with nil when it is over. What is one
-	// of "topology", "features", "batch", "reservation". Nil is nobody.
+	// of "topology", "features", "batch", Reserving. Nil is nobody.
 	Tell func(what string, err error)
 
 	settle time.Duration // 0 is 100 ms
@@ -75,7 +79,7 @@ func (a *Agent) Run(ctx context.Context) {
 	if a.opt.Look != nil && (a.opt.Dir != "" || a.opt.Client != nil && a.opt.Namespace != "") {
 		loops = append(loops, a.features)
 	}
-	if a.opt.Batch != nil && a.opt.Client != nil && a.opt.Pods != nil {
+	if a.batches() {
 		loops = append(loops, a.batch)
 	}
 	if a.opt.Client != nil && !a.opt.Ownable.IsEmpty() {
@@ -88,6 +92,14 @@ func (a *Agent) Run(ctx context.Context) {
 	for range loops {
 		<-done
 	}
+}
+
+// Reserving is what is told of Koordinator's reservation of CPUs.
+const Reserving = "reservation"
+
+// batches reports whether batch resources are told.
+func (a *Agent) batches() bool {
+	return a.opt.Batch != nil && a.opt.Client != nil && a.opt.Pods != nil
 }
 
 // trouble tells of errors once.
@@ -223,15 +235,24 @@ func (a *Agent) features(ctx context.Context) {
 	}
 }
 
-// reservation tells where the node's annotation reserves what containers may own. That the node cannot be
-// read is for those to tell who need it.
+// reservation tells where the node's annotation reserves what containers may own. What batch tells it does
+// not tell: that it may not read the node, or cannot read the annotation. A server that does not answer is
+// for others to tell.
 func (a *Agent) reservation(ctx context.Context) {
-	told := trouble{what: "reservation", tell: a.opt.Tell}
+	told := trouble{what: Reserving, tell: a.opt.Tell}
 	for wait := time.Duration(0); sleep(ctx, wait); {
 		node, err := a.opt.Client.GetNode(ctx)
 		switch {
 		case err == nil:
-			told.note(unreserved(node, a.opt.Ownable))
+			err = unreserved(node, a.opt.Ownable)
+			if _, unread := errors.AsType[*unreadError](err); !unread || !a.batches() {
+				told.note(err)
+			}
+			wait = lookEvery
+		case apierrors.IsForbidden(err):
+			if !a.batches() {
+				told.note(fmt.Errorf("whether CPUs are reserved that containers may own is not known: let the agent get its node: %w", err))
+			}
 			wait = lookEvery
 		case wait == 0 || wait >= lookEvery:
 			wait = a.opt.retry

@@ -2,8 +2,11 @@ package publish
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +56,77 @@ func TestUnreserved(t *testing.T) {
 		if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "node n1: annotation "+reservationKey)) {
 			t.Errorf("%s beside %s: %v, want %q", tc.text, tc.ownable, err, tc.want)
 		}
+	}
+}
+
+// What keeps it from being known is told once, by batch where that runs; a node that may not be read is not
+// asked for each minute.
+func TestReservationUnknown(t *testing.T) {
+	t.Parallel()
+	forbidden := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`
+	annotated := func(text string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1","annotations":{%q:%q}}}`, reservationKey, text)
+	}
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		batch  bool
+		want   string // "" for nothing
+	}{
+		"forbidden":             {http.StatusForbidden, forbidden, false, "let the agent get its node"},
+		"forbidden, batch":      {http.StatusForbidden, forbidden, true, ""},
+		"unreadable":            {http.StatusOK, annotated("x"), false, "annotation " + reservationKey},
+		"unreadable, batch":     {http.StatusOK, annotated("x"), true, ""},
+		"reserves them, batch":  {http.StatusOK, annotated(`{"reservedCPUs":"0"}`), true, "reserves CPUs 0,"},
+		"a server out of order": {http.StatusInternalServerError, "{}", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			asked := 0
+			client := stubServer(t, func(w http.ResponseWriter, _ *http.Request) {
+				mu.Lock()
+				asked++
+				mu.Unlock()
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(c.status)
+				fmt.Fprint(w, c.body)
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			told := make(chan string, 100)
+			opt := Options{Client: client, Pods: client.NewPods(nil), Ownable: cpuset.MustOf(0, 1), retry: time.Millisecond, Tell: func(what string, err error) {
+				told <- fmt.Sprint(what, ": ", err)
+			}}
+			if c.batch {
+				opt.Batch = &Batch{}
+			}
+			a, done := New(opt), make(chan struct{})
+			go func() { a.reservation(ctx); close(done) }()
+			count := func() int { mu.Lock(); defer mu.Unlock(); return asked }
+			least := 1
+			if c.status == http.StatusInternalServerError {
+				least = 3
+			}
+			for end := time.Now().Add(time.Minute); (count() < least || c.want != "" && len(told) == 0) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			}
+			if c.status != http.StatusInternalServerError { // what would be asked again at once
+				time.Sleep(50 * time.Millisecond)
+			}
+			cancel()
+			<-done
+			if n := count(); n < least || least == 1 && n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+			close(told)
+			var all []string
+			for text := range told {
+				all = append(all, text)
+			}
+			if len(all) > 1 || (len(all) == 1) != (c.want != "") || c.want != "" && !(strings.HasPrefix(all[0], Reserving+": ") && strings.Contains(all[0], c.want)) {
+				t.Errorf("told %q, want %q", all, c.want)
+			}
+		})
 	}
 }
 

@@ -135,13 +135,7 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 	opt := publish.Options{
 		Client: c.client, Pods: c.pods, Policy: policy, Dir: f.featuresDir, Namespace: f.featuresIn,
 		Look: func() *doctor.Report { return doctor.Look(root.FS(), doctor.Probes{}) },
-		Tell: func(what string, err error) {
-			if err == nil {
-				log.Info(what, "text", "told again")
-				return
-			}
-			log.Warn(what, "text", plain.Line(err.Error()))
-		},
+		Tell: func(what string, err error) { tellTold(log, what, err) },
 	}
 	if m, err := sysfs.Read(root.FS()); err == nil {
 		opt.Machine, opt.Ownable = m, ownable(m, conf)
@@ -159,6 +153,18 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 	}
 	c.agent = publish.New(opt)
 	return nil
+}
+
+// tellTold logs an error about what is told of the node, and with nil that it is over.
+func tellTold(log *slog.Logger, what string, err error) {
+	switch {
+	case err != nil:
+		log.Warn(what, "text", plain.Line(err.Error()))
+	case what == publish.Reserving: // which is read, and not told
+		log.Info(what, "text", "containers may own none of the CPUs that the node's annotation reserves now")
+	default:
+		log.Info(what, "text", "told again")
+	}
 }
 
 // ownable are the CPUs of a machine that a configuration lets containers own.

@@ -86,7 +86,7 @@ func options(root *kernel.Root, c *config.NodeConfig) (opt nri.Options, err erro
 		return opt, err
 	}
 	opt.Confine, opt.Protected, opt.Within = opt.Node.Confine, opt.Node.Protected, c.Within()
-	opt.Index, opt.Budget, opt.Idle = k.Index, time.Duration(k.Budget), k.Idle
+	opt.Index, opt.Budget, opt.Idle, opt.CacheAfterStart = k.Index, time.Duration(k.Budget), k.Idle, k.CacheAfterStart
 	opt.Words = nri.Words{
 		Hints: policyHints(c.Policy.Name), Strict: k.Strict, PodScope: k.PodScope,
 	}

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"berth.dev/berth/agent/config"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kube/publish"
 	"berth.dev/berth/place/balloons"
 	"berth.dev/berth/place/policies"
 )
@@ -145,6 +149,37 @@ func TestPolicyHints(t *testing.T) {
 		pools := slices.Contains([]string{"balloons", "static-pools", "podpools"}, p.Name)
 		if got := slices.Contains(policyHints(p.Name), balloons.HintType); got != pools {
 			t.Errorf("%s: a pod may name its pool: %t", p.Name, got)
+		}
+	}
+}
+
+// The plugin has the switch of its configuration.
+func TestCacheAfterStart(t *testing.T) {
+	t.Parallel()
+	root, err := kernel.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		c := config.Default()
+		c.Kubernetes.CacheAfterStart = want
+		if opt, err := options(root, c); err != nil || opt.CacheAfterStart != want {
+			t.Errorf("%t, %v, want %t", opt.CacheAfterStart, err, want)
+		}
+	}
+}
+
+// The log says of what is told of the node that it is told again, and of what is only read what holds now.
+func TestTellTold(t *testing.T) {
+	t.Parallel()
+	for what, want := range map[string]string{"topology": "told again", publish.Reserving: "containers may own none of the CPUs that the node's annotation reserves now"} {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		tellTold(log, what, errors.New("a\nb"))
+		tellTold(log, what, nil)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 2 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[1], "level=INFO") || !strings.Contains(lines[1], "msg="+what) || !strings.Contains(lines[1], want) {
+			t.Errorf("%s: %q", what, lines)
 		}
 	}
 }
