@@ -287,7 +287,7 @@ func TestNamedInContainer(t *testing.T) {
 	}
 	h.mkdir("web.service")
 	r := h.run()
-	if e := r.await(agent.Failed, ""); !strings.Contains(e.Text, "web.service\" is not a workload web: who runs in a container chose its name") {
+	if e := r.await(agent.Failed, ""); !strings.Contains(e.Text, "web.service\" is not a workload web: who runs in a container chose its name, as it lies in one; ") {
 		t.Error(e.Text)
 	}
 	r.await(agent.Placed, "web:web.service")
