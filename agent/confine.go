@@ -109,7 +109,7 @@ func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, e
 	want := was.Minus(taken)
 	u := &subtree{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.Yielded(dir + "/" + cpusFile)}
 	if !g.within.IsEmpty() {
-		u.want = g.within.Minus(taken)
+		u.want = g.within.Intersect(g.allowed).Minus(taken) // the others are offline
 	}
 	if u.want.IsEmpty() {
 		u.want = g.allowed.Minus(taken)
