@@ -294,3 +294,32 @@ func TestSystemdHangs(t *testing.T) {
 		}
 	}
 }
+
+// Of several settings of a unit that are given back, one shows that systemd is away: the others wait.
+func TestReleaseLimitsSystemdAway(t *testing.T) {
+	t.Parallel()
+	const group = "web.slice"
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep = true
+	bus := w.away()
+	n := w.open()
+	asks := spec("web", place.LS, 500, 0)
+	asks.Group, asks.Limits = group, cgroup.Limits{Weight: 50, Quota: 50 * time.Millisecond}
+	w.place(n, asks)
+	weight := w.cpusets + "/" + group + "/cpu.weight"
+	if w.file(weight) != "50" {
+		t.Fatalf("weight %s", w.file(weight))
+	}
+	bus.gone = true
+	if err := n.Release(ctx, "web", WhenEmpty); err != nil {
+		t.Fatal(err)
+	}
+	if bus.tries != 1 || bus.told(w.host) != 1 || w.file(weight) != "50" {
+		t.Errorf("asked %d times, told %d times, weight %s", bus.tries, bus.told(w.host), w.file(weight))
+	}
+	bus.gone = false
+	w.now = w.now.Add(lastAsk)
+	if _, err := n.Reconcile(ctx); err != nil || w.file(weight) != webWeight {
+		t.Errorf("systemd is back: weight %s, want %s, %v", w.file(weight), webWeight, err)
+	}
+}
