@@ -20,20 +20,24 @@ import (
 // away are files of units that systemd writes, as long as it is there.
 type away struct {
 	*fakekernel.Kernel
+	h     *host
 	gone  bool
+	takes time.Duration // a try in vain
 	tries int
+	at    []time.Time // when they began
 }
 
 func (a *away) WriteFile(name, data string) error {
 	if systemd.Asks(name) && a.gone {
-		a.tries++
+		a.tries, a.at = a.tries+1, append(a.at, a.h.now)
+		a.h.now = a.h.now.Add(a.takes)
 		return &systemd.ConnectionError{Err: io.EOF}
 	}
 	return a.Kernel.WriteFile(name, data)
 }
 
 func (h *host) away() *away {
-	a := &away{Kernel: h.k}
+	a := &away{Kernel: h.k, h: h}
 	h.files = a
 	return a
 }
@@ -165,5 +169,157 @@ func TestSystemdAwayOfWorkload(t *testing.T) {
 	}
 	if w.file(cpus) != has.String() || w.file(weight) != "50" {
 		t.Errorf("systemd is back: CPUs %s, weight %s; want %s, 50", w.file(cpus), w.file(weight), has)
+	}
+}
+
+// What is given back while systemd is away is told once, asked ever more rarely, and given back once it answers,
+// whether or not another workload is left.
+func TestReleaseSystemdAway(t *testing.T) {
+	t.Parallel()
+	for _, others := range []bool{true, false} {
+		w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+		w.opt.Keep = true
+		bus := w.away()
+		n := w.open()
+		if others {
+			w.place(n, spec("batch", place.LS, 500, 0))
+		}
+		w.place(n, spec("api", place.LSE, 2000, 0))
+		files := []string{w.cpusets + "/system.slice/" + cpusFile, w.cpusets + "/web.slice/" + cpusFile}
+		confined := map[string]string{}
+		has := func(tree map[string]string, file string) string { return strings.TrimSpace(tree[file]) }
+		for _, file := range files {
+			if confined[file] = has(w.tree(), file); confined[file] == has(w.original, file) {
+				t.Fatalf("%s is not confined", file)
+			}
+		}
+		bus.gone, w.events = true, nil
+		if err := n.Release(ctx, "api", WhenEmpty); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // these do not wait for systemd
+			w.place(n, spec("other", place.BE, 500, 0))
+			if err := n.Release(ctx, "other", WhenEmpty); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if bus.tries != 1 || bus.told(w.host) != 1 {
+			t.Errorf("others %v: asked %d times, told %d times", others, bus.tries, bus.told(w.host))
+		}
+		for range 20 {
+			w.now = w.now.Add(5 * time.Second)
+			if _, err := n.Reconcile(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := 1 + 4; bus.tries != want { // after 5, 10, 20 and 40 s
+			t.Errorf("others %v: asked %d times in 100 s, want %d", others, bus.tries, want)
+		}
+		for _, e := range w.events {
+			if e.Kind == Failed && !strings.HasPrefix(e.Text, "systemd cannot be asked; ") || bus.told(w.host) != 1 {
+				t.Errorf("others %v: event %v", others, e)
+			}
+		}
+		for file, want := range confined {
+			if got := has(w.tree(), file); got != want {
+				t.Errorf("others %v: %s is %q while systemd is away, want %q", others, file, got, want)
+			}
+		}
+		bus.gone = false
+		w.now = w.now.Add(lastAsk)
+		if _, err := n.Reconcile(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			got, want := has(w.tree(), file), has(w.original, file)
+			if got != want && (want != "" || got != "0-7") { // before Linux 7 one with processes cannot be made empty again
+				t.Errorf("others %v: systemd is back: %s is %q, want %q", others, file, got, want)
+			}
+		}
+		if n.held.isDirty() || n.refused.asking.Failing() {
+			t.Errorf("others %v: dirty %v, waits %v", others, n.held.isDirty(), n.refused.asking.Failing())
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Once nothing is to be asked of systemd any more, nobody waits for it: the next who asks it does so at once.
+func TestSystemdAwayOfNoUse(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep = true
+	bus := w.away()
+	n := w.open()
+	w.place(n, spec("batch", place.LS, 500, 0))
+	bus.gone = true
+	w.place(n, spec("api", place.LSE, 2000, 0))
+	if err := n.Release(ctx, "api", WhenEmpty); err != nil || bus.told(w.host) != 1 {
+		t.Fatalf("told %d times, %v", bus.told(w.host), err)
+	}
+	w.now = w.now.Add(lastAsk)
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.place(n, spec("api", place.LSE, 2000, 0))
+	if bus.told(w.host) != 2 {
+		t.Errorf("away anew: told %d times", bus.told(w.host))
+	}
+}
+
+// A systemd that hangs has the node wait at least twice as long as the try took.
+func TestSystemdHangs(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep = true
+	bus := w.away()
+	bus.takes = time.Minute
+	n := w.open()
+	w.place(n, spec("batch", place.LS, 500, 0))
+	bus.gone = true
+	w.place(n, spec("api", place.LSE, 2000, 0))
+	for range 200 {
+		w.now = w.now.Add(5 * time.Second)
+		if _, err := n.Reconcile(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(bus.at) < 3 {
+		t.Fatalf("asked at %v", bus.at)
+	}
+	for i, at := range bus.at[1:] {
+		if rest := at.Sub(bus.at[i].Add(bus.takes)); rest < 2*bus.takes {
+			t.Errorf("asked again after %v, want at least %v", rest, 2*bus.takes)
+		}
+	}
+}
+
+// Of several settings of a unit that are given back, one shows that systemd is away: the others wait.
+func TestReleaseLimitsSystemdAway(t *testing.T) {
+	t.Parallel()
+	const group = "web.slice"
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep = true
+	bus := w.away()
+	n := w.open()
+	asks := spec("web", place.LS, 500, 0)
+	asks.Group, asks.Limits = group, cgroup.Limits{Weight: 50, Quota: 50 * time.Millisecond}
+	w.place(n, asks)
+	weight := w.cpusets + "/" + group + "/cpu.weight"
+	if w.file(weight) != "50" {
+		t.Fatalf("weight %s", w.file(weight))
+	}
+	bus.gone = true
+	if err := n.Release(ctx, "web", WhenEmpty); err != nil {
+		t.Fatal(err)
+	}
+	if bus.tries != 1 || bus.told(w.host) != 1 || w.file(weight) != "50" {
+		t.Errorf("asked %d times, told %d times, weight %s", bus.tries, bus.told(w.host), w.file(weight))
+	}
+	bus.gone = false
+	w.now = w.now.Add(lastAsk)
+	if _, err := n.Reconcile(ctx); err != nil || w.file(weight) != webWeight {
+		t.Errorf("systemd is back: weight %s, want %s, %v", w.file(weight), webWeight, err)
 	}
 }

@@ -23,8 +23,8 @@ type ClassLink struct {
 	By  traffic.Mechanism `json:"by"`
 	Why string            `json:"why"`
 	// Dropped are packets of the class that the device has lost since the class came: they found its
-	// queue full or, by edt, were due too late.
-	Dropped uint64 `json:"dropped,omitempty"`
+	// queue full or, by edt, were due too late. Nil is not known.
+	Dropped *uint64 `json:"dropped,omitempty"`
 }
 
 // Text is what it has, for people.
@@ -45,21 +45,23 @@ type WorkloadLimit struct {
 }
 
 // WorkloadDrops are packets that were dropped since the limits were set, of the workload's control
-// group or, around it, of its pod's.
+// group or, around it, of its pod's: that of a pod is told of each workload in it.
 type WorkloadDrops struct {
 	Workload string `json:"workload"`
 	Packets  uint64 `json:"packets"`
 }
 
-// drops are the packets that limits have dropped: of each workload, by its own and that of each of its
-// class, and by what those of a class receive together.
+// drops are the packets that limits have dropped, as far as that is known: of each workload with limits, by
+// its own and that of each of its class, and by what those of a class receive together.
 func (r *classReading) drops() (own []WorkloadDrops, together map[string]uint64) {
 	together = map[string]uint64{}
 	for i := range r.workloads {
 		w, lost := &r.workloads[i], uint64(0)
+		known := len(r.held[w.ID()]) > 0
 		for _, group := range r.held[w.ID()] {
 			packets, common, ok := traffic.DroppedOf(r.fsys, group)
 			if !ok {
+				known = false
 				continue
 			}
 			lost += packets
@@ -67,11 +69,19 @@ func (r *classReading) drops() (own []WorkloadDrops, together map[string]uint64)
 				together[class] = max(together[class], common) // one program counts for all groups
 			}
 		}
-		if lost > 0 {
+		if known {
 			own = append(own, WorkloadDrops{w.ID(), lost})
 		}
 	}
 	return own, together
+}
+
+// knownOf is a number in a map, nil if it is not there.
+func knownOf[K comparable](numbers map[K]uint64, of K) *uint64 {
+	if n, ok := numbers[of]; ok {
+		return &n
+	}
+	return nil
 }
 
 // receivedBy is of what the settings of a class are that say what its workloads receive.
@@ -129,7 +139,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		names = append(names, traffic.Others)
 	}
 	for _, name := range names {
-		use := ClassUse{Name: name, Workloads: r.members(NetClass, name), Dropped: together[name]}
+		use := ClassUse{Name: name, Workloads: r.members(NetClass, name)}
 		if name == traffic.Others {
 			use.Workloads = []string{everybodyElse}
 		}
@@ -142,6 +152,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 		}
 		if share.ReceiveTogether > 0 {
 			use.Settings = append(use.Settings, ClassSetting{receivedBy, share.ReceiveTogether.String() + " together" + from})
+			use.Dropped = knownOf(together, name)
 		}
 		use.InForce = !r.planned && len(use.Workloads) > 0
 		if name != traffic.Others && !r.config.Net.Divides(name) {
@@ -153,7 +164,7 @@ func reportNet(r *classReading) (s ClassSection, err error) {
 			link := &layout.Links[i]
 			of := link.Find(layout, name)
 			use.InForce = use.InForce && link.InForce(layout, name)
-			l := ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority(), link.By, link.Why, lost[link.Device.Name][layout.Minor(name)]}
+			l := ClassLink{link.Device.Name, float64(of.Floor()), float64(of.Ceiling()), of.Priority(), link.By, link.Why, knownOf(lost[link.Device.Name], layout.Minor(name))}
 			use.Links, use.Settings = append(use.Links, l), append(use.Settings, ClassSetting{l.Device, l.Text()})
 		}
 		s.Classes = append(s.Classes, use)

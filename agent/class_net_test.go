@@ -129,14 +129,14 @@ func TestNetClasses(t *testing.T) {
 			}
 			s := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })]
 			bulk := ClassUse{
-				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8, traffic.HTB, "classes have floors or priorities", 0}},
+				Name: "bulk", InForce: true, Workloads: []string{"batch"}, Links: []ClassLink{{"eth0", 10e6, 50e6, 8, traffic.HTB, "classes have floors or priorities", new(uint64(0))}},
 				Settings: []ClassSetting{{"eth0", "10Mbit to 50Mbit, priority 8"}},
 			}
 			if diff := cmp.Diff(bulk, s.Classes[0]); diff != "" || len(s.Classes) != 3 || s.Classes[2].Workloads[0] != everybodyElse {
 				t.Errorf("report (-want +got):\n%s\n%+v", diff, s)
 			}
 			net.Drop("eth0", marks[dirs[1]], 17)
-			if r, err = n.ClassReport(ctx); err != nil || r.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: "bulk"}}).Links[0].Dropped != 17 {
+			if r, err = n.ClassReport(ctx); err != nil || cmp.Diff(new(uint64(17)), r.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: "bulk"}}).Links[0].Dropped) != "" {
 				t.Errorf("packets were dropped: %+v, %v", r, err)
 			}
 			if _, err := n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "bulk")); err != nil {
@@ -223,7 +223,7 @@ func TestNetClassByFq(t *testing.T) {
 			t.Fatal(err)
 		}
 		w, err := n.Get(ctx, "batch")
-		want := []ClassLink{{"eth0", 8000, 50e6, 4, traffic.EDT, "eth0 has fq, and no class has a floor or a priority", 0}}
+		want := []ClassLink{{"eth0", 8000, 50e6, 4, traffic.EDT, "eth0 has fq, and no class has a floor or a priority", new(uint64(0))}}
 		if diff := cmp.Diff(want, r.NetOf(&w).Links); diff != "" || err != nil || len(w.Notes) > 0 || want[0].Text() != "at most 50Mbit, by fq" {
 			t.Errorf("%s: report (-want +got):\n%s%v, notes %q", what, diff, err, w.Notes)
 		}

@@ -75,9 +75,9 @@ type ClassUse struct {
 	Mode      string           `json:"mode,omitempty"`
 	Schemata  resctrl.Schemata `json:"schemata,omitempty"`
 	// Links are of the kind net: what the class has of each device. Dropped are the packets that
-	// arrived and were dropped by what its workloads may receive together.
+	// arrived and were dropped by what its workloads may receive together, nil if that is not known.
 	Links   []ClassLink `json:"links,omitempty"`
-	Dropped uint64      `json:"dropped,omitempty"`
+	Dropped *uint64     `json:"dropped,omitempty"`
 }
 
 // Placed is how many workloads have it: not the CPUs that none owns.

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
+	"berth.dev/berth/kernel/systemd"
 )
 
 // initScope holds the host's first process under systemd.
@@ -109,7 +110,7 @@ func (g *groups) other(c *Transition, dir string, taken cpuset.Set) (*subtree, e
 	want := was.Minus(taken)
 	u := &subtree{members: members, want: want, why: "kept off exclusive CPUs", fixed: c.Yielded(dir + "/" + cpusFile)}
 	if !g.within.IsEmpty() {
-		u.want = g.within.Minus(taken)
+		u.want = g.within.Intersect(g.allowed).Minus(taken) // the others are offline
 	}
 	if u.want.IsEmpty() {
 		u.want = g.allowed.Minus(taken)
@@ -299,8 +300,7 @@ func (d dirSet) hold(name string) bool {
 // of their own.
 func (g *groups) giveBack(c *Transition) error {
 	if c.Empties() {
-		_, err := undoAll(c.Log, func(s kernel.Step) bool { return !isClassStep(s) })
-		return err
+		return c.undo(func(match func(kernel.Step) bool) ([]kernel.Item, error) { return undoAll(c.Log, match) }, func(s kernel.Step) bool { return !isClassStep(s) })
 	}
 	if !c.Log.Has(func(s kernel.Step) bool { return !isClassStep(s) }) {
 		return nil // as of an Enforcer that has others write: what follows looks at every workload
@@ -312,7 +312,7 @@ func (g *groups) giveBack(c *Transition) error {
 	taken := c.Owned()
 	dirs, around := g.dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 	former := g.formerLimits(c)
-	_, err = c.Log.Undo(func(s kernel.Step) bool {
+	return c.undo(c.Log.Undo, func(s kernel.Step) bool {
 		switch {
 		case isClassStep(s):
 			return false // the classes' own to undo
@@ -338,5 +338,42 @@ func (g *groups) giveBack(c *Transition) error {
 		}
 		return true
 	})
-	return err
+}
+
+// undo undoes what matches, but no file of a unit while systemd cannot be asked, nor what was enabled for
+// it: that is left for a later transaction, and the error a *systemd.ConnectionError. Whether it can be asked
+// the last of those files tells, before the others are tried.
+func (c *Transition) undo(undo func(match func(kernel.Step) bool) ([]kernel.Item, error), match func(kernel.Step) bool) error {
+	asks := func(s kernel.Step) bool { return s.Op == kernel.Write && systemd.Asks(s.Path) }
+	try := func(match func(kernel.Step) bool) error {
+		items, err := undo(match)
+		if isAway(err) {
+			c.away(err)
+		} else if slices.ContainsFunc(items, func(i kernel.Item) bool {
+			return (i.Outcome == kernel.Restored || i.Outcome == kernel.Widened) && asks(i.Step)
+		}) {
+			c.answered()
+		}
+		return err
+	}
+	last := ""
+	for s := range c.Log.Steps() {
+		if asks(s) && !c.waits(s.Path) && match(s) {
+			last = s.Path
+		}
+	}
+	if last != "" {
+		_ = try(func(s kernel.Step) bool { return s.Path == last && asks(s) && match(s) }) // it is tried again with the others
+	}
+	waiting := ""
+	for s := range c.Log.Steps() {
+		if asks(s) && c.waits(s.Path) && match(s) {
+			waiting = s.Path
+		}
+	}
+	if waiting == "" {
+		return try(match)
+	}
+	err := try(func(s kernel.Step) bool { return s.Op != kernel.Enable && !(asks(s) && c.waits(s.Path)) && match(s) })
+	return errors.Join(err, &systemd.ConnectionError{Err: fmt.Errorf("/%s waits until systemd can be asked", waiting)})
 }

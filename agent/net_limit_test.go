@@ -226,6 +226,10 @@ func TestNetTogether(t *testing.T) {
 		if root, _ := net.Of("eth0"); root.Kind != "pfifo_fast" || len(h.marks(net)) > 0 {
 			t.Errorf("%s: eth0 has %v, marks %v", layout, root, h.marks(net))
 		}
+		none, err := n.ClassReport(ctx)
+		if mirror := none.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: "mirror"}}); err != nil || mirror.Dropped == nil || *mirror.Dropped != 0 {
+			t.Errorf("%s: nothing is dropped: %+v, %v", layout, mirror, err)
+		}
 		net.DropOf(dirs[0], 3, 7)
 		net.DropOf(dirs[1], 0, 7) // one program drops for both
 		r, err := n.ClassReport(ctx)
@@ -233,10 +237,10 @@ func TestNetTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		section := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })]
-		if diff := cmp.Diff([]WorkloadDrops{{"api", 3}}, section.Drops); diff != "" {
+		if diff := cmp.Diff([]WorkloadDrops{{"api", 3}, {"web", 0}}, section.Drops); diff != "" {
 			t.Errorf("%s: dropped (-want +got):\n%s", layout, diff)
 		}
-		if mirror := r.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: "mirror"}}); mirror.Dropped != 7 {
+		if mirror := r.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: "mirror"}}); mirror.Dropped == nil || *mirror.Dropped != 7 {
 			t.Errorf("%s: the class has %+v", layout, mirror)
 		}
 		if _, err := n.Resize(ctx, netted(spec("web", place.LS, 100, 0), "first")); err != nil {
@@ -593,5 +597,38 @@ func TestNetReceiveFrom(t *testing.T) {
 				t.Errorf("none: together %+v", got)
 			}
 		})
+	}
+}
+
+// uncounted is a network that does not tell what was dropped.
+type uncounted struct{ *fakenet.Network }
+
+func (uncounted) Dropped(traffic.Mechanism, int) (map[uint16]uint64, error) {
+	return nil, syscall.EPERM
+}
+func (uncounted) DroppedOf(string) (own, together uint64, err error) { return 0, 0, syscall.EPERM }
+
+// A number of dropped packets that is not known is not 0.
+func TestDroppedUnknown(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, net := netHost(t, "v2")
+	h.net = uncounted{net}
+	h.opt.Classes.Net.Classes["mirror"] = traffic.Share{Receive: 20e6, ReceiveTogether: 30e6}
+	n := h.open()
+	h.place(n, netted(spec("api", place.LS, 100, 9000100), "mirror"))
+	h.place(n, netted(spec("web", place.LS, 100, 9000101), "bulk"))
+	r, err := n.ClassReport(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(class string) *ClassUse {
+		return r.NetOf(&Workload{Classes: map[ClassKind]string{NetClass: class}})
+	}
+	if d := r.Kinds[slices.IndexFunc(r.Kinds, func(s ClassSection) bool { return s.Kind == NetClass })].Drops; len(d) > 0 {
+		t.Errorf("workloads: %+v", d)
+	}
+	if of("mirror").Dropped != nil || len(of("bulk").Links) != 1 || of("bulk").Links[0].Dropped != nil {
+		t.Errorf("mirror %+v, bulk %+v", of("mirror"), of("bulk"))
 	}
 }

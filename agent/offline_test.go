@@ -3,6 +3,7 @@ package agent
 import (
 	"testing"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
@@ -44,6 +45,28 @@ func TestOfflineV1(t *testing.T) {
 	for _, group := range []string{"system.slice", "system.slice/sshd.service", "web.slice"} {
 		if got, err := readText(kernel.NewRoot("", w.k), w.cpusets+"/"+group+"/cpuset.cpus"); err != nil || got != "0-6" {
 			t.Errorf("%s has %q, %v", group, got, err)
+		}
+	}
+}
+
+// What is confined to reserved CPUs is on those of them that are online, and where none is, on all that
+// nobody owns.
+func TestConfineToOffline(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"v1", "v2"} {
+		for within, want := range map[string]string{"6-7": "6", "7": "0-6"} {
+			w := newWorld(t, layouts()[layout])
+			w.opt.Within = cpuset.MustParse(within)
+			w.opt.Config.Reserved = w.opt.Within
+			if err := w.k.SetOnline("0-6"); err != nil {
+				t.Fatal(err)
+			}
+			n := w.open()
+			api := w.place(n, spec("api", place.LSE, 2000, 9000100))
+			wants := cpuset.MustParse(want).Minus(api.Grant.Own)
+			if got := w.file(w.cpusets + "/system.slice/" + cpusFile); got != wants.String() {
+				t.Errorf("%s, to %s: system.slice has %s, want %s", layout, within, got, wants)
+			}
 		}
 	}
 }

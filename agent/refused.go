@@ -18,7 +18,8 @@ const (
 	lastTry  = time.Hour
 )
 
-// How long groups of systemd's units wait to be set again where systemd could not be asked.
+// How long groups of systemd's units wait to be set again where systemd could not be asked. It is at least
+// twice as long as the try took, during which the node is locked: systemd may hang.
 const (
 	firstAsk = 5 * time.Second
 	lastAsk  = 2 * time.Minute
@@ -71,9 +72,25 @@ func isAway(err error) bool {
 	return is
 }
 
-// away reports whether an error is only that systemd could not be asked. Then all groups of its units
-// stay as they are for a while, which is told once until it can be asked again.
-func (n *Node) away(err error) bool {
+// besideAway is what an error says beside that systemd could not be asked; nil if that is all.
+func besideAway(err error) error {
+	if !isAway(err) {
+		return err
+	}
+	all, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var others []error
+	for _, e := range all.Unwrap() {
+		others = append(others, besideAway(e))
+	}
+	return errors.Join(others...)
+}
+
+// away reports whether an error of a try that began at a time is only that systemd could not be asked.
+// Then all groups of its units stay as they are for a while, which is told once until it can be asked again.
+func (n *Node) away(err error, since desired.Instant) bool {
 	if !isAway(err) {
 		return false
 	}
@@ -82,8 +99,9 @@ func (n *Node) away(err error) bool {
 		text := err.Error()
 		n.tell(Failed, "", "", "systemd cannot be asked; groups of its units stay as they are until it can: "+text[:min(len(text), 2*mostShown)])
 	}
-	r.asking.First, r.asking.Last = int64(firstAsk), int64(lastAsk)
-	r.asking.Failed(r.now())
+	now := r.now()
+	r.asking.First, r.asking.Last = max(int64(firstAsk), 2*(now-since)), max(int64(lastAsk), 2*(now-since))
+	r.asking.Failed(now)
 	return true
 }
 

@@ -30,6 +30,7 @@ type Repair struct {
 // read (CorruptError).
 func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, err error) {
 	err = n.change(ctx, func(t *transaction) error {
+		asks := len(ids) == 0 && n.refused.asking.Due(n.refused.now())
 		among := ids
 		if len(ids) == 0 {
 			among = t.ids()
@@ -71,6 +72,9 @@ func (n *Node) Reconcile(ctx context.Context, ids ...string) (repairs []Repair, 
 			n.unwritten = nil
 		}
 		repairs, n.changedPriorities = append(repairs, n.changedPriorities...), nil
+		if asks && err == nil && n.refused.asking.Due(n.refused.now()) {
+			n.refused.asking.Done() // nothing is to be asked of systemd: whether it can be, the next that is tells
+		}
 		return err
 	})
 	if err == nil {

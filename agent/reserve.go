@@ -173,7 +173,7 @@ func (c *Change) establish() (err error) {
 	if err == nil {
 		err = t.markClean()
 	}
-	if err != nil {
+	if err := besideAway(err); err != nil {
 		t.n.tell(Failed, "", "", err.Error())
 	}
 	return nil

@@ -184,21 +184,25 @@ func (t *transaction) replace() error {
 }
 
 func (t *transaction) to(v snapshot, focus ...string) *Transition {
+	since := t.n.refused.now()
 	c := &Transition{
 		Log: t.log, from: t.snapshot, to: v.refreshed(), focus: focus, kept: t.n.kept != nil && t.recovered,
-		yield: t.yield, away: t.n.away,
+		away: func(err error) bool { return t.n.away(err, since) }, answered: t.n.refused.asking.Done,
 	}
+	c.yield = func(dir string, err error) {
+		if !c.away(err) {
+			t.yield(dir, err)
+		}
+	}
+	c.waits = func(file string) bool { return t.n.waits(file, c.All) }
 	c.yielded = func(file string) bool {
-		return t.n.drift.Yielded(file) || t.n.waits(file, c.All) && !c.asksIn(path.Dir(file), t.n.site.Dirs)
+		return t.n.drift.Yielded(file) || c.waits(file) && !c.asksIn(path.Dir(file), t.n.site.Dirs)
 	}
 	return c
 }
 
-// yield counts that the CPUs of a group that is not Berth's could not be set, unless that is for systemd.
+// yield counts that the CPUs of a group that is not Berth's could not be set.
 func (t *transaction) yield(dir string, err error) {
-	if t.n.away(err) {
-		return
-	}
 	if _, yielded := t.n.foundChanged(dir + "/" + cpusFile); yielded {
 		text := err.Error()
 		t.n.tell(Failed, "", "/"+dir, "its CPUs cannot be set, and it is left as it is: "+text[:min(len(text), 2*mostShown)])

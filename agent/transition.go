@@ -30,7 +30,9 @@ type Transition struct {
 	kept      bool     // the records are kept in memory, and recovered
 	yielded   func(path string) bool
 	yield     func(dir string, err error)
-	away      func(err error) bool
+	away      func(err error) bool   // see Node.away
+	waits     func(file string) bool // see Node.waits
+	answered  func()                 // systemd was asked, and answered
 	below     map[string]func() ([]int, error)
 }
 

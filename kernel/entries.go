@@ -51,14 +51,19 @@ func (l *UndoLog) made(e *entry) error { return l.append(record{Seq: e.seq, Made
 // also notes a further value that is Berth's own, before or as soon as the
 // kernel shows it.
 func (l *UndoLog) also(e *entry, value string) error {
+	if l != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+	}
 	e.Also = append(e.Also, value)
 	if l == nil || e.covered && e.seq == 0 {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if e.covered {
 		i := slices.IndexFunc(l.entries, func(n *entry) bool { return n.seq == e.seq })
+		if i < 0 {
+			return nil // crossed out since
+		}
 		l.entries[i].Also = append(l.entries[i].Also, value)
 	}
 	return l.write(record{Seq: e.seq, Also: &value})

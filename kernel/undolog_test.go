@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -600,6 +602,54 @@ func TestFormats(t *testing.T) {
 		if got := owns(tt.format, tt.text, tt.value); got != tt.owns {
 			t.Errorf("%v: owns(%q, %q) = %v", tt.format, tt.text, tt.value, got)
 		}
+	}
+}
+
+// A further value of an entry that was crossed out since is not noted any more; several goroutines may note
+// some of one.
+func TestAlsoCrossedOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"proc/sys/kernel/random/boot_id": "b007\n", "a": "0\n"} {
+		name = filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := CreateUndoLog(root, t.TempDir(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	first := &entry{Step: Step{Op: Write, Path: "a", Value: "1"}}
+	if err := log.begin(first); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			if err := log.also(first, fmt.Sprint(10+i)); err != nil {
+				t.Error(err)
+			}
+			if err := log.begin(&entry{Step: Step{Op: Write, Path: "a", Value: fmt.Sprint(20 + i)}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if len(first.Also) != 16 {
+		t.Errorf("noted are %q, want 16 values", first.Also)
+	}
+	second := &entry{Step: Step{Op: Write, Path: "a", Value: "2"}}
+	if err := log.begin(second); err != nil || !second.covered {
+		t.Fatalf("covered: %v, %v", second.covered, err)
+	}
+	if err := errors.Join(log.undone(first), log.also(second, "3"), log.Damage()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -33,7 +33,7 @@ type Kubernetes struct {
 	// Default: false.
 	CacheAfterStart bool `json:"cacheAfterStart,omitempty"`
 	// ConfineTo says where groups that confine names are, the sandboxes of pods among them:
-	// shared (what no container owns) or reserved. Default: shared.
+	// shared (what no container owns) or reserved. berth agent follows it, too. Default: shared.
 	ConfineTo string `json:"confineTo,omitempty"`
 	// Words say which words of pods count, by namespace: the first that names it decides.
 	// Default: all but those that need a rule.

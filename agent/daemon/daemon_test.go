@@ -256,6 +256,24 @@ func TestGroupsComeAndGo(t *testing.T) {
 	}
 }
 
+// Groups that confine names are where kubernetes.confineTo says, of an agent as of a plugin.
+func TestConfineTo(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "reserved: '0'\nconfine: [/system]\nkubernetes: {confineTo: reserved}\nworkloads: [{name: a, match: {cgroup: /a}, class: LSE, cpus: 2}]\n")
+	h.mkdir("system")
+	for file, value := range map[string]string{"mems": "0-1", "cpus": "0-7"} {
+		if err := h.k.WriteFile(cpusets+"system/cpuset."+file, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.mkdir("a")
+	r := h.run()
+	r.await(agent.Placed, "a:a")
+	if got := h.read(cpusets + "system/cpuset.cpus"); got != "0" {
+		t.Errorf("system has CPUs %s, want the reserved 0", got)
+	}
+}
+
 // Who runs in a container may be root there, and call a group like a unit of the host's: it gets no place
 // by that name.
 func TestNamedInContainer(t *testing.T) {
@@ -269,7 +287,7 @@ func TestNamedInContainer(t *testing.T) {
 	}
 	h.mkdir("web.service")
 	r := h.run()
-	if e := r.await(agent.Failed, ""); !strings.Contains(e.Text, "web.service\" is not a workload web: who runs in a container chose its name") {
+	if e := r.await(agent.Failed, ""); !strings.Contains(e.Text, "web.service\" is not a workload web: who runs in a container chose its name, as it lies in one; ") {
 		t.Error(e.Text)
 	}
 	r.await(agent.Placed, "web:web.service")

@@ -382,7 +382,7 @@ func (g *Guard) once(ctx context.Context) (again bool, err error) {
 
 // Run guards the open host until the context ends, which is no error, and restores
 // everything.
-func (g *Guard) Run(ctx context.Context) error {
+func (g *Guard) Run(ctx context.Context) (err error) {
 	g.mu.Lock()
 	conf, mode := g.conf, g.mode
 	g.mu.Unlock()
@@ -397,9 +397,13 @@ func (g *Guard) Run(ctx context.Context) error {
 	g.mu.Lock()
 	g.runner, g.reason = runner, ""
 	g.mu.Unlock()
+	returned := false // it panics otherwise
 	defer func() {
 		g.mu.Lock()
 		g.runner = nil
+		if !returned || err != nil {
+			g.reason = "it has ended, and restores what it has active"
+		}
 		g.mu.Unlock()
 	}()
 	probe := runner.Status().Probe
@@ -409,5 +413,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	if probe.NoAlarm != "" {
 		g.complain("while it rests, only a window arms the run-queue probe", errors.New(probe.NoAlarm))
 	}
-	return runner.Run(ctx)
+	err = runner.Run(ctx)
+	returned = true
+	return err
 }

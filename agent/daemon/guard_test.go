@@ -506,3 +506,50 @@ func TestGuardNamedGroups(t *testing.T) {
 		}
 	}
 }
+
+// broken are sensors that panic when they are read.
+type broken struct{ *played }
+
+func (broken) Tick(watch.Time, []watch.Sample) ([]watch.Sample, error)     { panic("a bug") }
+func (broken) TickNear(watch.Time, []watch.Sample) ([]watch.Sample, error) { panic("a bug") }
+
+// A guard that has ended in force says so before everything is restored, too.
+func TestGuardEnded(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, webAndHog+always)
+	h.mkdir("web")
+	h.mkdir("hog")
+	p := h.guards()
+	conf, err := ReadConfig(h.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := NewGuard(GuardOptions{
+		Root: kernel.NewRoot(h.dir, h.k), Dir: filepath.Join(t.TempDir(), "guard"), Sensors: func() (Sensors, error) { return broken{p}, nil }, Window: guard.LeastWindow,
+		Workloads: func(context.Context, int) ([]agent.Workload, int, error) { return nil, 1, nil },
+		Record:    func(api.Event) {},
+	})
+	if err == nil {
+		err = g.Open(conf)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it has not panicked")
+			}
+		}()
+		_ = g.Run(ctx)
+	}()
+	is, err := g.Guard(ctx)
+	if err != nil || is.Mode != config.GuardEnforce || !strings.HasPrefix(is.Reason, "it has ended") {
+		t.Errorf("mode %v, reason %q, %v", is.Mode, is.Reason, err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+}

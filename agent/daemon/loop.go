@@ -115,6 +115,7 @@ func NodeOptions(base agent.Options, c *config.NodeConfig) (agent.Options, error
 	if opt.Confine, err = globs("confine", c.Confine); err != nil {
 		return opt, err
 	}
+	opt.Within = c.Within()
 	opt.Protected, err = globsWithBelow("protected", c.Protected)
 	return opt, err
 }

@@ -59,17 +59,19 @@ func (s scrape) classes(t *resctrl.Tree) {
 	s.gauge("berth_cache_classes_left", float64(t.CLOSIDs()-len(t.Groups)))
 }
 
-// network shows what network classes may send, those of others included, and what was dropped:
-// of workloads that have series.
+// network shows what network classes may send, those of others included, and what was dropped, where
+// that is known: of workloads that have series.
 func (s scrape) network(r agent.ClassReport, shown []api.Owner) {
 	for i := range r.Kinds {
 		for _, c := range r.Kinds[i].Classes {
 			for _, l := range c.Links {
 				s.gauge("berth_network_ceiling_bytes_per_second", l.Ceiling/8, label(c.Name), l.Device)
-				s.counter("berth_network_dropped_packets_total", float64(l.Dropped), label(c.Name), l.Device)
+				if l.Dropped != nil {
+					s.counter("berth_network_dropped_packets_total", float64(*l.Dropped), label(c.Name), l.Device)
+				}
 			}
-			if c.Dropped > 0 {
-				s.counter("berth_network_limit_dropped_packets_total", float64(c.Dropped), label(c.Name), "")
+			if c.Dropped != nil {
+				s.counter("berth_network_limit_dropped_packets_total", float64(*c.Dropped), label(c.Name), "")
 			}
 		}
 		for _, d := range r.Kinds[i].Drops {

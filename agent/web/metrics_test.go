@@ -79,7 +79,11 @@ func testView() *view {
 		classes: agent.ClassReport{Kinds: []agent.ClassSection{
 			{Kind: agent.CacheClass, Classes: []agent.ClassUse{{Name: "gold", Workloads: []string{"web"}}, {Name: "bulk"}, {Name: "pod-a", Foreign: true}}},
 			{Kind: agent.PowerClass, Classes: []agent.ClassUse{{Name: "performance", Workloads: []string{"web", "the shared CPUs"}, CPUs: cpuset.MustParse("0-5"), Levels: map[string]int{"the shared CPUs": 55}}}},
-			{Kind: agent.NetClass, Classes: []agent.ClassUse{{Name: "bulk", Dropped: 4, Links: []agent.ClassLink{{Device: "eth0", Floor: 10e6, Ceiling: 50e6, Priority: 8, Dropped: 17}}}}, Drops: []agent.WorkloadDrops{{Workload: "web", Packets: 3}}},
+			{Kind: agent.NetClass, Classes: []agent.ClassUse{
+				{Name: "bulk", Dropped: new(uint64(4)), Links: []agent.ClassLink{{Device: "eth0", Floor: 10e6, Ceiling: 50e6, Priority: 8, Dropped: new(uint64(17))}}},
+				{Name: "idle", Dropped: new(uint64(0)), Links: []agent.ClassLink{{Device: "eth0", Ceiling: 10e6, Priority: 8, Dropped: new(uint64(0))}, {Device: "eth1", Ceiling: 10e6, Priority: 8}}},
+				{Name: "unknown", Links: []agent.ClassLink{{Device: "eth0", Ceiling: 10e6, Priority: 8}}},
+			}, Drops: []agent.WorkloadDrops{{Workload: "web", Packets: 3}, {Workload: "batch:a/b"}}},
 		}},
 		machine: api.Machine{
 			Machine: &machine.Machine{Online: set("0-7"), Domains: []machine.Domain{

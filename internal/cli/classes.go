@@ -215,9 +215,9 @@ func drawLimits(b *strings.Builder, limits []agent.WorkloadLimit) {
 // drawDrops writes which packets were dropped, and by what.
 func drawDrops(b *strings.Builder, s *agent.ClassSection) {
 	rows := [][]string{{"DROPPED", "BY", "OF"}}
-	add := func(packets uint64, by, of string) {
-		if packets > 0 {
-			rows = append(rows, []string{strconv.FormatUint(packets, 10), plain.Line(by), plain.Line(of)})
+	add := func(packets *uint64, by, of string) {
+		if packets != nil && *packets > 0 {
+			rows = append(rows, []string{strconv.FormatUint(*packets, 10), plain.Line(by), plain.Line(of)})
 		}
 	}
 	for i := range s.Classes {
@@ -228,7 +228,7 @@ func drawDrops(b *strings.Builder, s *agent.ClassSection) {
 		add(c.Dropped, "what they receive together", "class "+c.Name)
 	}
 	for _, d := range s.Drops {
-		add(d.Packets, "its limit", d.Workload)
+		add(&d.Packets, "its limit", d.Workload)
 	}
 	if len(rows) > 1 {
 		b.WriteString("\n")

@@ -65,7 +65,7 @@ the pod of pod-a  –              20Mbit
 	if got := r.text(); got != want+"\nDROPPED  BY         OF\n1234     its limit  get\n" {
 		t.Errorf("with drops\n%s", got)
 	}
-	r.Kinds[0].Classes = []agent.ClassUse{{Name: "bulk", Dropped: 4, Links: []agent.ClassLink{{Device: "eth0", Dropped: 17}}, Settings: []agent.ClassSetting{{Of: "eth0", Value: "at most 50Mbit, by fq"}}}}
+	r.Kinds[0].Classes = []agent.ClassUse{{Name: "bulk", Dropped: new(uint64(4)), Links: []agent.ClassLink{{Device: "eth0", Dropped: new(uint64(17))}}, Settings: []agent.ClassSetting{{Of: "eth0", Value: "at most 50Mbit, by fq"}}}}
 	if got := r.text(); !strings.Contains(got, "eth0 at most 50Mbit, by fq") || !strings.Contains(got, "the pod of pod-a") ||
 		!strings.Contains(got, "17       eth0                        class bulk\n4        what they receive together  class bulk\n1234     its limit                   get\n") {
 		t.Errorf("with a class:\n%s", got)

@@ -10,6 +10,8 @@ import (
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+
+	"berth.dev/berth/kernel"
 )
 
 // ConnectionError is about systemd's manager as a whole, which could not be asked: there is no
@@ -19,8 +21,14 @@ type ConnectionError struct{ Err error }
 
 func (e *ConnectionError) Error() string { return e.Err.Error() }
 
-// Unwrap returns Err.
-func (e *ConnectionError) Unwrap() error { return e.Err }
+// Unwrap returns Err, but nil where that is that a file is not there: systemd's socket is not, of the
+// file that was asked for nothing is known.
+func (e *ConnectionError) Unwrap() error {
+	if kernel.Absent(e.Err) {
+		return nil
+	}
+	return e.Err
+}
 
 // Asks reports whether systemd is asked before a file, below the top of the tree, is written: one that a
 // property is for, or limits of disks, in a group with the name of a unit.

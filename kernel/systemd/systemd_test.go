@@ -266,6 +266,40 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// While no manager listens, nothing is known of a unit that was stopped: what it has is still to be undone.
+func TestStoppedWithoutManager(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	files := root.Files.(*Files)
+	const name = mount + "/system.slice/web.service/cpu.weight"
+	log, err := kernel.OpenUndoLog(root, filepath.Join(t.TempDir(), "undo"), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := kernel.Apply(root, kernel.Plan{{Path: name, Value: "20"}}, log); err != nil {
+		t.Fatal(err)
+	}
+	bus.units["web.service"]["ControlGroup"] = ""
+	if err := os.RemoveAll(filepath.Join(bus.root, path.Dir(name))); err != nil {
+		t.Fatal(err)
+	}
+	all := func(kernel.Step) bool { return true }
+	dial := files.dial
+	files.bus, files.dial = nil, func(context.Context) (Bus, error) { return nil, noManager }
+	items, err := log.Undo(all)
+	if _, is := errors.AsType[*ConnectionError](err); !is || len(items) != 1 || items[0].Outcome != kernel.Failed || !log.Has(all) {
+		t.Errorf("without a manager: %+v, %v", items, err)
+	}
+	files.dial = dial
+	if items, err = log.Undo(all); err != nil || len(items) != 1 || items[0].Outcome != kernel.Restored || log.Has(all) {
+		t.Errorf("with it again: %+v, %v", items, err)
+	}
+	if got := bus.set["web.service CPUWeight"]; got != uint64(100) && got != unset {
+		t.Errorf("CPUWeight is %v after the undo", got)
+	}
+}
+
 // What was set is forgotten with the group, unless its unit is only stopped.
 func TestForget(t *testing.T) {
 	t.Parallel()
@@ -385,12 +419,12 @@ func TestConnectionError(t *testing.T) {
 	root, bus := host(t)
 	files := root.Files.(*Files)
 	for what, dial := range map[string]func(context.Context) (Bus, error){
-		"no manager":     func(context.Context) (Bus, error) { return nil, fs.ErrNotExist },
+		"no manager":     func(context.Context) (Bus, error) { return nil, noManager },
 		"one that hangs": func(context.Context) (Bus, error) { bus.sets = errors.New("odd"); return &hungUp{bus, true}, nil },
 	} {
 		files.dial, files.bus = dial, nil
 		err := root.WriteFile(name, "30\n")
-		if _, is := errors.AsType[*ConnectionError](err); !is {
+		if _, is := errors.AsType[*ConnectionError](err); !is || kernel.Absent(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -465,6 +499,9 @@ func TestControllerGoes(t *testing.T) {
 		}
 	}
 }
+
+// noManager is what connecting says without /run/systemd/private.
+var noManager = &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.ENOENT)}
 
 // hungUp is a bus whose connection may be gone.
 type hungUp struct {

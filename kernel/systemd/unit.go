@@ -79,12 +79,14 @@ func (f *Files) owner(ctx context.Context, group string) (u unit, ok bool, err e
 	return u, err == nil && path.Join(mount, sliceDir(slice), path.Base(group)) == group, ignoreUnknown(u.name, err)
 }
 
+// kinds are those of units that have groups, by how their names end.
+var kinds = map[string]string{
+	".service": "Service", ".scope": "Scope", ".slice": "Slice", ".socket": "Socket", ".mount": "Mount", ".swap": "Swap",
+}
+
 // named returns the unit that a group is called after. systemd puts "_" before
 // the name of a group that would be that of a file.
 func named(group string) (unit, bool) {
-	kinds := map[string]string{
-		".service": "Service", ".scope": "Scope", ".slice": "Slice", ".socket": "Socket", ".mount": "Mount", ".swap": "Swap",
-	}
 	if !strings.HasPrefix(group, mount+"/") {
 		return unit{}, false
 	}

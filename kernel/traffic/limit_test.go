@@ -3,8 +3,14 @@ package traffic
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"berth.dev/berth/kernel"
 )
 
 func TestParseLimit(t *testing.T) {
@@ -102,6 +108,21 @@ func TestLimitersAreToldApart(t *testing.T) {
 				t.Errorf("%d: the instructions are those of %d, %v", rate, rates[b.String()], err)
 			}
 			rates[b.String()] = rate
+		}
+	}
+}
+
+// What a kernel before Linux 5.1 says of a program that counts packets is told as what it takes.
+func TestUnloaded(t *testing.T) {
+	t.Parallel()
+	old := &ebpf.VerifierError{Cause: syscall.EACCES, Log: []string{"invalid bpf_context access off=164 size=4"}}
+	var lacks *kernel.NotSupportedError
+	if err := sending.unloaded(old); !errors.As(err, &lacks) || lacks.Remedy != "Linux 5.1 or newer" || !strings.Contains(lacks.Reason, "off=164") {
+		t.Error(err)
+	}
+	for _, err := range []error{syscall.EPERM, syscall.EACCES, &ebpf.VerifierError{Cause: syscall.E2BIG}} {
+		if got := sending.unloaded(err); errors.Is(got, kernel.ErrNotSupported) || !errors.Is(got, err) {
+			t.Errorf("%v is %v", err, got)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 // programs are those of a kind that control groups, or devices, have of Berth. Each has a number,
@@ -162,9 +164,18 @@ func (k *programs) load(number uint64) (p *ebpf.Program, err error) {
 		state = m.FD()
 	}
 	if p, err = ebpf.NewProgram(k.spec(number, state)); err != nil {
-		return nil, fmt.Errorf("load the program that %s: %w", k.does, err)
+		return nil, k.unloaded(err)
 	}
 	return p, nil
+}
+
+// unloaded is the error of a program that the kernel did not load. Before Linux 5.1 its verifier refuses
+// those that count dropped packets: it knows no gso_segs of a packet.
+func (k *programs) unloaded(err error) error {
+	if _, verified := errors.AsType[*ebpf.VerifierError](err); verified && errors.Is(err, syscall.EACCES) {
+		return &kernel.NotSupportedError{Feature: "a program that " + k.does, Reason: fmt.Sprintf("the kernel refuses it: %v", err), Remedy: "Linux 5.1 or newer"}
+	}
+	return fmt.Errorf("load the program that %s: %w", k.does, err)
 }
 
 // running returns the program of a number that is in the kernel, nil if none is. Its instructions tell

@@ -87,13 +87,15 @@ func Parse(group string) Group {
 }
 
 // isWithin reports whether a group lies in one whose processes may have made it. It is the runtime's
-// where that has no cgroup driver of systemd: system.slice/containerd.service/SLICE:RUNTIME:ID.
+// where that has no cgroup driver of systemd: system.slice/containerd.service/SLICE:RUNTIME:ID, or in
+// another slice of the host's services.
 func isWithin(parts []string) bool {
 	around := ""
 	for i, name := range parts[:max(len(parts)-1, 0)] {
 		_, is := containerIn(around, name)
 		unit := path.Ext(name)
-		service := unit == ".service" && !(i == 1 && around == "system.slice" && i == len(parts)-2 && strings.Contains(parts[i+1], ".slice:"))
+		runtime := i == 1 && isSlice(around) && around != "user.slice" && around != "machine.slice"
+		service := unit == ".service" && !(runtime && i == len(parts)-2 && strings.Contains(parts[i+1], ".slice:"))
 		if is || service || unit == ".scope" {
 			return true
 		}

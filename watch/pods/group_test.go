@@ -32,6 +32,7 @@ func TestParse(t *testing.T) {
 		slice + "/crio-" + id + ".scope":                                                                   {Level: OneContainer, QoS: BestEffort, UID: uid, ID: id, Slice: true},
 		slice + "/docker-" + id + ".scope":                                                                 {Level: OneContainer, QoS: BestEffort, UID: uid, ID: id, Slice: true},
 		"system.slice/containerd.service/kubepods-burstable-pod" + uidUnit + ".slice:cri-containerd:" + id: {Level: OneContainer, QoS: Burstable, UID: uid, ID: id},
+		"runtime.slice/containerd.service/kubepods-pod" + uidUnit + ".slice:cri-containerd:" + id:          {Level: OneContainer, QoS: Guaranteed, UID: uid, ID: id},
 
 		"": {}, "/": {}, "burstable": {}, "x/besteffort": {}, "mykubepods": {}, "kubepods/other": {},
 		"system.slice/docker-" + id + ".scope": {}, // in no pod
@@ -46,6 +47,10 @@ func TestParse(t *testing.T) {
 		"user.slice/user-1000.slice/user@1000.service/kubepods-pod" + uidUnit + ".slice:crio:" + id: {},
 		"system.slice/a.service/b/kubepods-pod" + uidUnit + ".slice:crio:" + id:                     {},
 		"system.slice/a.service/" + slice + "/crio-" + id + ".scope":                                {},
+		"machine.slice/vm.service/kubepods-pod" + uidUnit + ".slice:crio:" + id:                     {},
+		"user.slice/a.service/kubepods-pod" + uidUnit + ".slice:crio:" + id:                         {},
+		"runtime.slice/containerd.service/kubepods/pod" + uid + "/" + id:                            {},
+		"runtime/containerd.service/kubepods-pod" + uidUnit + ".slice:crio:" + id:                   {},
 		"lxc.payload.web/kubepods/burstable":                                                        {},
 		"user.slice/user-1000.slice/session-1.scope/kubepods/besteffort/pod" + uid:                  {},
 	} {

@@ -85,7 +85,7 @@ func options(root *kernel.Root, c *config.NodeConfig) (opt nri.Options, err erro
 	if opt.Node, err = daemon.NodeOptions(agent.Options{Root: root, Dir: daemon.StateDir(c)}, c); err != nil {
 		return opt, err
 	}
-	opt.Confine, opt.Protected, opt.Within = opt.Node.Confine, opt.Node.Protected, c.Within()
+	opt.Confine, opt.Protected, opt.Within = opt.Node.Confine, opt.Node.Protected, opt.Node.Within
 	opt.Index, opt.Budget, opt.Idle, opt.CacheAfterStart = k.Index, time.Duration(k.Budget), k.Idle, k.CacheAfterStart
 	opt.Words = nri.Words{
 		Hints: policyHints(c.Policy.Name), Strict: k.Strict, PodScope: k.PodScope,
