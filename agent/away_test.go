@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -292,5 +293,36 @@ func TestSystemdHangs(t *testing.T) {
 		if rest := at.Sub(bus.at[i].Add(bus.takes)); rest < 2*bus.takes {
 			t.Errorf("asked again after %v, want at least %v", rest, 2*bus.takes)
 		}
+	}
+}
+
+// Of several settings of a unit that are given back, one shows that systemd is away: the others wait.
+func TestUndoSystemdAway(t *testing.T) {
+	t.Parallel()
+	const group = "web.slice"
+	w := newWorld(t, layouts()["v2"])
+	w.opt.Keep = true
+	bus := w.away()
+	n := w.open()
+	asks := spec("web", place.LS, 500, 0)
+	asks.Group, asks.Limits = group, cgroup.Limits{Weight: 50, Quota: 50 * time.Millisecond}
+	w.place(n, asks)
+	weight := w.cpusets + "/" + group + "/cpu.weight"
+	if w.file(weight) != "50" {
+		t.Fatalf("weight %s", w.file(weight))
+	}
+	c := &Transition{
+		Log: n.held.log, away: func(err error) bool { return n.away(err, n.refused.now()) },
+		waits: func(file string) bool { return n.waits(file, false) }, answered: n.refused.asking.Done,
+	}
+	limits := func(s kernel.Step) bool { return path.Dir(s.Path) == path.Dir(weight) }
+	bus.gone = true
+	if err := c.undo(c.Log.Undo, limits); !isAway(err) || bus.tries != 1 || bus.told(w.host) != 1 {
+		t.Errorf("asked %d times, told %d times, %v", bus.tries, bus.told(w.host), err)
+	}
+	bus.gone = false
+	n.refused.asking.Done()
+	if err := c.undo(c.Log.Undo, limits); err != nil || w.file(weight) != webWeight {
+		t.Errorf("systemd is back: weight %s, want %s, %v", w.file(weight), webWeight, err)
 	}
 }
