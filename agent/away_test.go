@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -296,10 +297,10 @@ func TestSystemdHangs(t *testing.T) {
 }
 
 // Of several settings of a unit that are given back, one shows that systemd is away: the others wait.
-func TestReleaseLimitsSystemdAway(t *testing.T) {
+func TestUndoSystemdAway(t *testing.T) {
 	t.Parallel()
 	const group = "web.slice"
-	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w := newWorld(t, layouts()["v2"])
 	w.opt.Keep = true
 	bus := w.away()
 	n := w.open()
@@ -310,16 +311,18 @@ func TestReleaseLimitsSystemdAway(t *testing.T) {
 	if w.file(weight) != "50" {
 		t.Fatalf("weight %s", w.file(weight))
 	}
-	bus.gone = true
-	if err := n.Release(ctx, "web", WhenEmpty); err != nil {
-		t.Fatal(err)
+	c := &Transition{
+		Log: n.held.log, away: func(err error) bool { return n.away(err, n.refused.now()) },
+		waits: func(file string) bool { return n.waits(file, false) }, answered: n.refused.asking.Done,
 	}
-	if bus.tries != 1 || bus.told(w.host) != 1 || w.file(weight) != "50" {
-		t.Errorf("asked %d times, told %d times, weight %s", bus.tries, bus.told(w.host), w.file(weight))
+	limits := func(s kernel.Step) bool { return path.Dir(s.Path) == path.Dir(weight) }
+	bus.gone = true
+	if err := c.undo(c.Log.Undo, limits); !isAway(err) || bus.tries != 1 || bus.told(w.host) != 1 {
+		t.Errorf("asked %d times, told %d times, %v", bus.tries, bus.told(w.host), err)
 	}
 	bus.gone = false
-	w.now = w.now.Add(lastAsk)
-	if _, err := n.Reconcile(ctx); err != nil || w.file(weight) != webWeight {
+	n.refused.asking.Done()
+	if err := c.undo(c.Log.Undo, limits); err != nil || w.file(weight) != webWeight {
 		t.Errorf("systemd is back: weight %s, want %s, %v", w.file(weight), webWeight, err)
 	}
 }
