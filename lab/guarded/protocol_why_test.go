@@ -30,42 +30,56 @@ type single struct {
 	inForce  bool      // a remedy against who is to blame at the end
 }
 
-// singles are the onsets of an arm.
-func (a *ProtocolAnalysis) singles(arm string, washout time.Duration) (all []single) {
+// placed is an onset of an arm: in which period of which quadruplet it lies, and what was made of it.
+type placed struct {
+	q      *Quadruple
+	n      int
+	judged *Onset
+}
+
+// onsetsOf are those of an arm.
+func (a *ProtocolAnalysis) onsetsOf(arm string) (all []placed) {
 	next := 0
 	for i := range a.Quadruplets {
 		q := &a.Quadruplets[i]
-		for n, p := range q.of.Periods {
+		for n := range q.of.Periods {
 			if q.Arm == Placebo || !q.of.second(n) {
 				continue
 			}
-			judged := a.Onsets[next]
-			if next++; q.Arm != arm {
-				continue
+			if next++; q.Arm == arm {
+				all = append(all, placed{q, n, &a.Onsets[next-1]})
 			}
-			s := single{
-				at: q.of.Started.Sub(a.Quadruplets[0].of.Started) + time.Duration(p.Onset*float64(time.Second)), ratio: math.Exp(q.pairs[n/2]),
-				work: work(q.fault, q.of, p, washout.Seconds()), capped: strings.Contains(strings.Join(p.Changed, " "), "cpu.cfs_quota_us"),
-				fresh: judged.Fresh, inForce: judged.InForce, others: q.of.others(bins(p.From, p.To, len(q.of.Bins))), reaction: math.NaN(), delay: math.NaN(), quota: math.NaN(),
-			}
-			if judged.Reaction != nil {
-				s.reaction = *judged.Reaction
-			}
-			for _, e := range p.Events {
-				if e.Effect != nil && e.Effect.RunDelay != nil && math.IsNaN(s.delay) {
-					s.delay, s.after = e.Effect.RunDelay.Before, e.Effect.RunDelay.After
-				}
-				if e.Outcome == control.Applied && e.Action.Remedy == detect.HeadroomCap && math.IsNaN(s.quota) {
-					s.quota, s.cap = e.At, e.Action.Limits.Quota.Seconds()/e.Action.Limits.Period.Seconds()
-				}
-				for _, v := range e.Evidence {
-					if v.Signal == detect.WaitRatio {
-						s.waits = append(s.waits, v.Value/(1-v.Value))
-					}
-				}
-			}
-			all = append(all, s)
 		}
+	}
+	return all
+}
+
+// singles are what was seen of the onsets of an arm.
+func (a *ProtocolAnalysis) singles(arm string, washout time.Duration) (all []single) {
+	for _, o := range a.onsetsOf(arm) {
+		q, n, judged, p := o.q, o.n, o.judged, o.q.of.Periods[o.n]
+		s := single{
+			at: q.of.Started.Sub(a.Quadruplets[0].of.Started) + time.Duration(p.Onset*float64(time.Second)), ratio: math.Exp(q.pairs[n/2]),
+			work: work(q.fault, q.of, p, washout.Seconds()), capped: strings.Contains(strings.Join(p.Changed, " "), "cpu.cfs_quota_us"),
+			fresh: judged.Fresh, inForce: judged.InForce, others: q.of.others(bins(p.From, p.To, len(q.of.Bins))), reaction: math.NaN(), delay: math.NaN(), quota: math.NaN(),
+		}
+		if judged.Reaction != nil {
+			s.reaction = *judged.Reaction
+		}
+		for _, e := range p.Events {
+			if e.Effect != nil && e.Effect.RunDelay != nil && math.IsNaN(s.delay) {
+				s.delay, s.after = e.Effect.RunDelay.Before, e.Effect.RunDelay.After
+			}
+			if e.Outcome == control.Applied && e.Action.Remedy == detect.HeadroomCap && math.IsNaN(s.quota) {
+				s.quota, s.cap = e.At, e.Action.Limits.Quota.Seconds()/e.Action.Limits.Period.Seconds()
+			}
+			for _, v := range e.Evidence {
+				if v.Signal == detect.WaitRatio {
+					s.waits = append(s.waits, v.Value/(1-v.Value))
+				}
+			}
+		}
+		all = append(all, s)
 	}
 	return all
 }
@@ -323,53 +337,44 @@ func (a *ProtocolAnalysis) accusations(of func(suspect string) bool) (all accuse
 // whyTruths is what guard-truths.md says of single onsets.
 func whyTruths(a *ProtocolAnalysis) (said []string) {
 	add := func(format string, values ...any) { said = append(said, fmt.Sprintf(format, values...)) }
-	next, onsets, hit := 0, map[string]int{}, map[string]int{}
+	onsets, hit := map[string]int{}, map[string]int{}
 	var first, second, one int
 	var before, after, use, reactions []float64
-	for i := range a.Quadruplets {
-		q := &a.Quadruplets[i]
-		for n, p := range q.of.Periods {
-			if q.Arm == Placebo || !q.of.second(n) {
-				continue
+	for _, o := range a.onsetsOf(Guarded) {
+		q, judged, p := o.q, o.judged, o.q.of.Periods[o.n]
+		onsets[q.fault.Name]++
+		if judged.Innocent > 0 {
+			hit[q.fault.Name]++
+		}
+		if judged.Fresh && !slices.Contains([]string{Outside, Foreign, Bursty}, q.fault.Name) {
+			reaction := math.Inf(1)
+			if judged.Reaction != nil {
+				reaction = *judged.Reaction
 			}
-			judged := a.Onsets[next]
-			if next++; q.Arm != Guarded {
-				continue
-			}
-			onsets[q.fault.Name]++
-			if judged.Innocent > 0 {
-				hit[q.fault.Name]++
-			}
-			if judged.Fresh && !slices.Contains([]string{Outside, Foreign, Bursty}, q.fault.Name) {
-				reaction := math.Inf(1)
-				if judged.Reaction != nil {
-					reaction = *judged.Reaction
-				}
-				reactions = append(reactions, reaction)
-			}
-			groups := map[string]bool{}
-			for _, e := range p.Events {
-				bystander := e.Action != nil && e.Action.Group == lab.Bystander
-				switch {
-				case e.Outcome == control.Applied:
-					if q.fault.Name == Innocent && bystander {
-						if len(groups) > 0 {
-							second++
-						} else {
-							first++
-						}
+			reactions = append(reactions, reaction)
+		}
+		groups := map[string]bool{}
+		for _, e := range p.Events {
+			bystander := e.Action != nil && e.Action.Group == lab.Bystander
+			switch {
+			case e.Outcome == control.Applied:
+				if q.fault.Name == Innocent && bystander {
+					if len(groups) > 0 {
+						second++
+					} else {
+						first++
 					}
-					groups[e.Action.Group] = true
-				case e.Outcome == control.Kept && q.fault.Name == Innocent && bystander:
-					before, after = append(before, e.Effect.RunDelay.Before), append(after, e.Effect.RunDelay.After)
 				}
+				groups[e.Action.Group] = true
+			case e.Outcome == control.Kept && q.fault.Name == Innocent && bystander:
+				before, after = append(before, e.Effect.RunDelay.Before), append(after, e.Effect.RunDelay.After)
 			}
-			if q.fault.Name == Two && len(groups) == 1 {
-				one++
-			}
-			if q.fault.Name == Innocent {
-				use = append(use, p.Use.Bystander/p.Use.Seconds)
-			}
+		}
+		if q.fault.Name == Two && len(groups) == 1 {
+			one++
+		}
+		if q.fault.Name == Innocent {
+			use = append(use, p.Use.Bystander/p.Use.Seconds)
 		}
 	}
 	slices.Sort(before)
