@@ -275,6 +275,7 @@ type runner struct {
 	loop     *control.Loop
 	events   []control.Event
 	near     bool // these are the short windows, and the victim is judged by them
+	unread   bool // they do not read what groups use
 }
 
 func (w *world) runner(c control.Config) *runner {
@@ -321,6 +322,11 @@ func (r *runner) step() {
 	in.Symptoms = r.detector
 	if r.near {
 		in.Near, in.Closely = true, func(string, detect.Resource) bool { return true }
+		for i := range in.Workloads {
+			if use := in.Workloads[i].Use; !r.unread {
+				in.Workloads[i].Recent = &use
+			}
+		}
 	}
 	r.events = append(r.events, r.loop.Step(context.Background(), in)...)
 }
