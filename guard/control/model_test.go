@@ -276,6 +276,7 @@ type runner struct {
 	events   []control.Event
 	near     bool // these are the short windows, and the victim is judged by them
 	unread   bool // they do not read what groups use
+	lags     bool // what the long windows read of neighbours was before these began
 }
 
 func (w *world) runner(c control.Config) *runner {
@@ -323,8 +324,12 @@ func (r *runner) step() {
 	if r.near {
 		in.Near, in.Closely = true, func(string, detect.Resource) bool { return true }
 		for i := range in.Workloads {
-			if use := in.Workloads[i].Use; !r.unread {
-				in.Workloads[i].Recent = &use
+			w := &in.Workloads[i]
+			if use := w.Use; !r.unread {
+				w.Recent = &use
+			}
+			if r.lags && w.Group != victim {
+				w.Use = 0.1
 			}
 		}
 	}

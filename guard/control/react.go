@@ -184,7 +184,7 @@ func (l *Loop) spares(at *escalation, suspect string) bool {
 	if len(at.steps) == 0 || at.onProbation(false) {
 		return false
 	}
-	return w.recently() < max(greedy, min(at.steps[len(at.steps)-1].use, victim.recently())/2)
+	return w.recently() < max(greedy, min(at.steps[len(at.steps)-1].use, victim.Use)/2)
 }
 
 // against reports whether a step is taken against a suspect.
@@ -236,7 +236,7 @@ func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, 
 		}
 		w := l.byGroup[a.Group]
 		s := step{
-			action: a, remedy: l.remedy(name), strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: w.Use, memory: w.Memory,
+			action: a, remedy: l.remedy(name), strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: w.recently(), memory: w.Memory,
 		}
 		if symptom.Typical > 0 {
 			s.strength = symptom.Typical
