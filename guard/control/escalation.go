@@ -67,6 +67,7 @@ type escalation struct {
 	refused   time.Time     // of the last refusal for the rate limit
 	failed    verdicts      // remedies that did not help, until when that counts
 	helped    verdicts      // remedies that did
+	spared    verdicts      // suspects that were left alone, until when that is not told again
 }
 
 // step is an active action.
@@ -222,7 +223,7 @@ func (at *escalation) well() float64 {
 func (at *escalation) done(now time.Time) bool {
 	current := func(v verdict) bool { return now.Before(v.until) }
 	return len(at.steps) == 0 && at.trial == nil && !now.Before(at.until) && !at.soonAfter(now) &&
-		!slices.ContainsFunc(at.failed, current) && now.Sub(at.found) > at.wait
+		!slices.ContainsFunc(at.failed, current) && !slices.ContainsFunc(at.spared, current) && now.Sub(at.found) > at.wait
 }
 
 // held is the last step by a remedy against a suspect.

@@ -104,6 +104,7 @@ const (
 	Adopted                   // an earlier loop had done it: in records of earlier versions only
 	Yielded                   // somebody else keeps changing what was set: it is theirs
 	Undecided                 // it is not known whether it helps: it stays active, and is tried anew
+	Spared                    // a suspect is left alone, as it uses little; told once in five minutes
 )
 
 type outcomes struct{}
@@ -112,7 +113,7 @@ var outcomeNames = []string{
 	Applied: "applied", WouldApply: "would_apply", Kept: "kept", Reverted: "reverted", OnTrial: "on_trial", Relaxed: "relaxed",
 	Restored: "restored",
 	GaveUp:   "gave_up", Refused: "refused", Failed: "failed", Adopted: "adopted", Yielded: "yielded",
-	Undecided: "undecided",
+	Undecided: "undecided", Spared: "spared",
 }
 
 func (outcomes) Words() []string { return outcomeNames }

@@ -89,12 +89,18 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.near != l.in.Near {
 		return
 	}
-	if f = l.heavier(at, f); l.spares(at, f.Suspect) {
+	f = l.heavier(at, f)
+	symptom, known := l.symptom(f.Victim, f.Resource)
+	evident := cmp.Or(symptom.Evident, symptom.Typical)
+	weak := f.Suspect != "" && evident > 0 && evident < marked
+	if why := l.spares(at, f.Suspect); why != "" {
+		if known && symptom.Strength >= 1 && !weak {
+			l.tellSpared(at, f, why)
+		}
 		return
 	}
 	at.found = l.now
-	symptom, known := l.symptom(f.Victim, f.Resource)
-	if evident := cmp.Or(symptom.Evident, symptom.Typical); f.Suspect != "" && evident > 0 && evident < marked {
+	if weak {
 		return
 	}
 	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.onProbation(true)) {
@@ -169,22 +175,39 @@ func (l *Loop) heavier(at *escalation, f *detect.Finding) *detect.Finding {
 	return &about
 }
 
-// spares reports whether a suspect against which no step is taken is left alone: it uses less than 0.25 CPUs by the
-// short windows. Or beside steps against others, of which the last is not on probation, it uses less than that by
-// any window, or less than half of both what the group of that step did and what the victim does. What a
-// hog uses grows once another yields to it.
-func (l *Loop) spares(at *escalation, suspect string) bool {
+// spares says why a suspect against which no step is taken is left alone: it uses less than 0.25 CPUs by the short
+// windows. Or beside steps against others, of which the last is not on probation, it uses less than that by any
+// window, or less than half of both what the group of that step did and what the victim does. It is "" of any
+// other. What a hog uses grows once another yields to it.
+func (l *Loop) spares(at *escalation, suspect string) (why string) {
 	victim, w := l.byGroup[at.victim], l.byGroup[suspect]
 	if at.resource != detect.CPU || w == nil || at.against(suspect) {
-		return false
+		return ""
 	}
-	if w.Recent != nil && *w.Recent < greedy {
-		return true
+	use := w.recently()
+	if w.Recent != nil && use < greedy {
+		return fmt.Sprintf("it uses %.2f CPUs, and a group is acted on from %.2f on", use, greedy)
 	}
 	if len(at.steps) == 0 || at.onProbation(false) {
-		return false
+		return ""
 	}
-	return w.recently() < max(greedy, min(at.steps[len(at.steps)-1].use, victim.Use)/2)
+	last := &at.steps[len(at.steps)-1]
+	if least := max(greedy, min(last.use, victim.Use)/2); use < least {
+		return fmt.Sprintf("it uses %.2f CPUs, and beside a remedy against %s a group is acted on from %.2f on", use, last.action.Suspect, least)
+	}
+	return ""
+}
+
+// tellSpared tells of a suspect that would be acted on if it used more, once in a cool-down.
+func (l *Loop) tellSpared(at *escalation, f *detect.Finding, why string) {
+	if at.spared.about(l.now, f.Suspect, "") != nil {
+		return
+	}
+	at.spared.add(l.now, verdict{suspect: f.Suspect, until: l.now.Add(coolDown)})
+	l.events = append(l.events, Event{
+		Time: l.now, Mode: l.cfg.Mode, Outcome: Spared, Victim: f.Victim, Suspect: f.Suspect, Resource: f.Resource,
+		Confidence: f.Confidence, Evidence: f.Evidence, Text: why,
+	})
 }
 
 // against reports whether a step is taken against a suspect.

@@ -312,6 +312,7 @@ func TestDone(t *testing.T) {
 		"a trial a moment ago":   {func(at *escalation) { at.relaxed = ago(2 * time.Minute) }, false},
 		"what failed":            {func(at *escalation) { at.failed = verdicts{{until: now.Add(1)}} }, false},
 		"what failed long ago":   {func(at *escalation) { at.failed = verdicts{{until: now}} }, true},
+		"who was spared":         {func(at *escalation) { at.spared = verdicts{{until: now.Add(1)}} }, false},
 		"a finding a moment ago": {func(at *escalation) { at.found = ago(time.Minute) }, false},
 	} {
 		at := fresh()

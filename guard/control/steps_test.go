@@ -711,6 +711,9 @@ func TestSparesWhoUsesLittle(t *testing.T) {
 				if strings.Contains(events, "applied weight pods/mail") != c.acted {
 					t.Errorf("%s, want mail acted on: %v", events, c.acted)
 				}
+				if n := strings.Count(events, "spared\n"); (n == 1) == c.acted || n > 1 {
+					t.Errorf("%s, told %d times that mail is spared", events, n)
+				}
 			})
 		})
 	}
@@ -753,6 +756,9 @@ func TestSparesByRecentUse(t *testing.T) {
 				r.run(time.Minute)
 				var acted []string
 				for _, e := range r.run(10 * time.Second) {
+					if e.Outcome == control.Spared && (e.Suspect != "pods/mail" || c.use > 0.45 || !strings.HasPrefix(e.Text, fmt.Sprintf("it uses %.2f CPUs", c.use))) {
+						t.Errorf("%v: %s", e, e.Text)
+					}
 					if name := strings.TrimPrefix(e.Victim+e.Suspect, victim+"pods/"); e.Outcome == control.Applied && !slices.Contains(acted, name) {
 						acted = append(acted, name)
 						if last := e.Evidence[len(e.Evidence)-1]; e.Suspect != e.Action.Group || last.Subject.Name != e.Suspect || last.Signal != detect.QueueShare {
