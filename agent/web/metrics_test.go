@@ -259,6 +259,23 @@ func hostFiles(switches int) fstest.MapFS {
 	}
 }
 
+// A group of resctrl that another program calls like a class of Berth's is told apart from it.
+func TestCacheClassesOfOneName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, MetricsOptions{})
+	files := hostFiles(1000)
+	for _, name := range []string{"gold", "DEFAULT"} {
+		files["sys/fs/resctrl/"+name+"/schemata"] = &fstest.MapFile{Data: []byte("L3:0=010\nMB:0=100\n")}
+	}
+	r.root.FS = files
+	want := map[string]string{"DEFAULT": "11", "gold": "4", "pod-a": "1", "/gold": "1", "/DEFAULT": "1"}
+	for name, ways := range want {
+		if lines := r.lines("berth_llc_ways{", `cache_class="`+name+`"`); len(lines) != 1 || !strings.HasSuffix(lines[0], " "+ways) {
+			t.Errorf("%s: %q, want %s ways", name, lines, ways)
+		}
+	}
+}
+
 // clock is one that a test sets.
 type clock struct{ time.Time }
 
