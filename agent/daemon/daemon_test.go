@@ -31,7 +31,7 @@ import (
 	"berth.dev/berth/watch/cgroupstat"
 )
 
-// host is a machine that a test plays: 8 CPUs on 2 nodes, cgroup v1.
+// host is a machine that a test simulates: 8 CPUs on 2 nodes, cgroup v1.
 type host struct {
 	t    testing.TB
 	dir  string

@@ -41,7 +41,7 @@ import (
 	"berth.dev/berth/watch/pods"
 )
 
-// view is an agent that a test plays.
+// view is an agent that a test simulates.
 type view struct {
 	about   api.About
 	machine api.Machine
@@ -204,7 +204,7 @@ func figures() []api.Figure {
 
 func (h *hardware) Why(q watch.Quantity) error { return h.why[q] }
 
-// hardware is counters that a test plays: each sample tells more.
+// hardware is counters that a test simulates: each sample tells more.
 type hardware struct {
 	samples []watch.Sample
 	step    float64

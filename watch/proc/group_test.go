@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// host plays a proc file system and one group.
+// host simulates a proc file system and one group.
 type host struct {
 	t    testing.TB
 	dir  string
