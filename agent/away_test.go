@@ -317,12 +317,57 @@ func TestUndoSystemdAway(t *testing.T) {
 	}
 	limits := func(s kernel.Step) bool { return path.Dir(s.Path) == path.Dir(weight) }
 	bus.gone = true
-	if err := c.undo(c.Log.Undo, limits); !isAway(err) || bus.tries != 1 || bus.told(w.host) != 1 {
+	if _, err := c.undo(c.Log.Undo, limits); !isAway(err) || bus.tries != 1 || bus.told(w.host) != 1 {
 		t.Errorf("asked %d times, told %d times, %v", bus.tries, bus.told(w.host), err)
 	}
 	bus.gone = false
 	n.refused.asking.Done()
-	if err := c.undo(c.Log.Undo, limits); err != nil || w.file(weight) != webWeight {
+	if _, err := c.undo(c.Log.Undo, limits); err != nil || w.file(weight) != webWeight {
 		t.Errorf("systemd is back: weight %s, want %s, %v", w.file(weight), webWeight, err)
+	}
+}
+
+// To restore everything asks a systemd that is away once, restores all that is not its units', and says
+// what waits for it; the next restore asks it again at once.
+func TestRestoreSystemdAway(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
+	w.opt.Keep = true
+	bus := w.away()
+	n := w.open()
+	w.place(n, spec("batch", place.LS, 500, 0))
+	w.place(n, spec("api", place.LSE, 2000, 0))
+	files := []string{w.cpusets + "/system.slice/" + cpusFile, w.cpusets + "/web.slice/" + cpusFile}
+	for range 2 {
+		bus.gone, bus.tries = true, 0
+		items, err := n.Restore(ctx)
+		if !isAway(err) || bus.tries != 1 {
+			t.Errorf("asked %d times, %v", bus.tries, err)
+		}
+		outcomes := map[string]kernel.Outcome{}
+		for _, i := range items {
+			if _, twice := outcomes[i.Step.Path]; twice {
+				t.Errorf("/%s is told twice", i.Step.Path)
+			}
+			outcomes[i.Step.Path] = i.Outcome
+		}
+		for _, file := range files {
+			if got, is := outcomes[file]; !is || got != kernel.Pending {
+				t.Errorf("%s: %v, %v", file, got, is)
+			}
+		}
+		if _, ok := w.tree()[w.cpusets+"/berth/api/"+cpusFile]; ok {
+			t.Error("Berth's own groups are left")
+		}
+	}
+	bus.gone = false
+	if _, err := n.Restore(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		got, want := strings.TrimSpace(w.tree()[file]), strings.TrimSpace(w.original[file])
+		if got != want && (want != "" || got != "0-7") { // before Linux 7 one with processes cannot be made empty again
+			t.Errorf("%s is %q, want %q", file, got, want)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// users gives the played processes to users: real, effective and saved.
+// users gives the fake processes to users: real, effective and saved.
 func (h *host) users(of map[int]string) {
 	h.t.Helper()
 	for pid, uids := range of {
@@ -209,7 +209,7 @@ func TestRecordWithoutUser(t *testing.T) {
 	}
 }
 
-// swap plays that a process ends, and another one gets its number, when its group is
+// swap simulates that a process ends, and another one gets its number, when its group is
 // made.
 type swap struct {
 	*fakekernel.Kernel

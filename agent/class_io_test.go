@@ -349,7 +349,7 @@ func TestIOCostLacks(t *testing.T) {
 	}
 }
 
-// priorityFile is where the played kernel keeps a priority.
+// priorityFile is where the fake kernel keeps a priority.
 func priorityFile(pid int) string { return fmt.Sprintf("proc/%d/ioprio", pid) }
 
 // Threads have the priority of the class, those that join later too; they get back what they

@@ -465,7 +465,7 @@ func TestNetClassRefused(t *testing.T) {
 		"unknown class":  {"v2", "bulc", func(*host, *fakenet.Network) {}, `did you mean "bulk"`},
 		"unknown device": {"v2", "bulk", func(_ *host, net *fakenet.Network) { net.Unplug("eth0") }, `there is no network device "eth0"; did you mean "eth1"`},
 		"no room":        {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.opt.Classes.Net.Devices["eth0"] = traffic.LinkConfig{Rate: 32e6} }, "add up to 33.2Mbit, more than the 32Mbit of eth0"},
-		"played tree":    {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.net = nil }, "network classes: not supported: this is not the live host"},
+		"fake tree":      {"v2", "bulk", func(h *host, _ *fakenet.Network) { h.net = nil }, "network classes: not supported: this is not the live host"},
 		"v1":             {"v1", "bulk", func(*host, *fakenet.Network) {}, "cgroup v2 is not mounted"},
 		"tracked": {"hybrid", "bulk", func(h *host, _ *fakenet.Network) {
 			const dir = "sys/fs/cgroup/unified/user.slice"

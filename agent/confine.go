@@ -300,7 +300,8 @@ func (d dirSet) hold(name string) bool {
 // of their own.
 func (g *groups) giveBack(c *Transition) error {
 	if c.Empties() {
-		return c.undo(func(match func(kernel.Step) bool) ([]kernel.Item, error) { return undoAll(c.Log, match) }, func(s kernel.Step) bool { return !isClassStep(s) })
+		_, err := c.undo(c.undoAll, func(s kernel.Step) bool { return !isClassStep(s) })
+		return err
 	}
 	if !c.Log.Has(func(s kernel.Step) bool { return !isClassStep(s) }) {
 		return nil // as of an Enforcer that has others write: what follows looks at every workload
@@ -312,7 +313,7 @@ func (g *groups) giveBack(c *Transition) error {
 	taken := c.Owned()
 	dirs, around := g.dirsOf(c.Workloads()), g.ancestorDirs(c.Workloads())
 	former := g.formerLimits(c)
-	return c.undo(c.Log.Undo, func(s kernel.Step) bool {
+	_, err = c.undo(c.Log.Undo, func(s kernel.Step) bool {
 		switch {
 		case isClassStep(s):
 			return false // the classes' own to undo
@@ -338,18 +339,22 @@ func (g *groups) giveBack(c *Transition) error {
 		}
 		return true
 	})
+	return err
 }
 
-// undo undoes what matches, but no file of a unit while systemd cannot be asked, nor what was enabled for
-// it: that is left for a later transaction, and the error a *systemd.ConnectionError. Whether it can be asked
-// the last of those files tells, before the others are tried.
-func (c *Transition) undo(undo func(match func(kernel.Step) bool) ([]kernel.Item, error), match func(kernel.Step) bool) error {
+// undo undoes the steps that match, but leaves the files of systemd's units to a later transaction
+// while systemd cannot be asked, and what was enabled for them too: the error is a
+// *systemd.ConnectionError then, and the items of these steps are Pending. The last of those files is
+// tried before the others, and tells whether systemd can be asked.
+func (c *Transition) undo(undo func(match func(kernel.Step) bool) ([]kernel.Item, error), match func(kernel.Step) bool) (items []kernel.Item, err error) {
 	asks := func(s kernel.Step) bool { return s.Op == kernel.Write && systemd.Asks(s.Path) }
+	waits := func(s kernel.Step) bool { return asks(s) && c.waits(s.Path) }
 	try := func(match func(kernel.Step) bool) error {
-		items, err := undo(match)
+		some, err := undo(match)
+		items = append(items, some...)
 		if isAway(err) {
 			c.away(err)
-		} else if slices.ContainsFunc(items, func(i kernel.Item) bool {
+		} else if slices.ContainsFunc(some, func(i kernel.Item) bool {
 			return (i.Outcome == kernel.Restored || i.Outcome == kernel.Widened) && asks(i.Step)
 		}) {
 			c.answered()
@@ -358,22 +363,41 @@ func (c *Transition) undo(undo func(match func(kernel.Step) bool) ([]kernel.Item
 	}
 	last := ""
 	for s := range c.Log.Steps() {
-		if asks(s) && !c.waits(s.Path) && match(s) {
+		if asks(s) && !waits(s) && match(s) {
 			last = s.Path
 		}
 	}
 	if last != "" {
-		_ = try(func(s kernel.Step) bool { return s.Path == last && asks(s) && match(s) }) // it is tried again with the others
+		_ = try(func(s kernel.Step) bool { return s.Path == last && asks(s) && match(s) })
+		items = slices.DeleteFunc(items, func(i kernel.Item) bool { // it is tried again with the others, or waits
+			return i.Outcome == kernel.Failed || i.Outcome == kernel.Widened || i.Outcome == kernel.Covered
+		})
 	}
-	waiting := ""
-	for s := range c.Log.Steps() {
-		if asks(s) && c.waits(s.Path) && match(s) {
-			waiting = s.Path
+	var waiting []kernel.Item
+	for _, note := range c.Log.Notes() {
+		if waits(note.Step) && match(note.Step) {
+			waiting = append(waiting, note)
 		}
 	}
-	if waiting == "" {
-		return try(match)
+	if len(waiting) == 0 {
+		err = try(match)
+		return items, err
 	}
-	err := try(func(s kernel.Step) bool { return s.Op != kernel.Enable && !(asks(s) && c.waits(s.Path)) && match(s) })
-	return errors.Join(err, &systemd.ConnectionError{Err: fmt.Errorf("/%s waits until systemd can be asked", waiting)})
+	err = try(func(s kernel.Step) bool { return s.Op != kernel.Enable && !waits(s) && match(s) })
+	left := waiting[len(waiting)-1].Step.Path
+	return append(items, waiting...), errors.Join(err, &systemd.ConnectionError{Err: fmt.Errorf("/%s waits until systemd can be asked", left)})
+}
+
+// undoAll undoes all steps that match. A v1 set that is held back by one around it is tried
+// again once that is undone. Where systemd cannot be asked, nothing is tried again: that takes long, and is of no use.
+func (c *Transition) undoAll(match func(kernel.Step) bool) (items []kernel.Item, err error) {
+	for range 3 {
+		var some []kernel.Item
+		some, err = c.Log.Undo(match)
+		items = append(slices.DeleteFunc(items, func(i kernel.Item) bool { return i.Outcome == kernel.Failed }), some...)
+		if err == nil || isAway(err) {
+			break
+		}
+	}
+	return items, err
 }

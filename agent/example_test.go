@@ -54,7 +54,7 @@ func example() error {
 	return err
 }
 
-// exampleHost is a machine of two cores with two threads each, which a test plays.
+// exampleHost is a machine of two cores with two threads each, which a test simulates.
 func exampleHost() (*kernel.Root, *machine.Machine, string, error) {
 	dir, err := os.MkdirTemp("", "berth-example-")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// host is a machine that a test plays: 8 CPUs in 4 cores on 2 nodes.
+// host is a machine that a test simulates: 8 CPUs in 4 cores on 2 nodes.
 type host struct {
 	t      testing.TB
 	k      *fakekernel.Kernel

@@ -12,7 +12,7 @@ import (
 	"berth.dev/berth/place"
 )
 
-// child makes one played process the child of another.
+// child makes one fake process the child of another.
 func (h *host) child(pid, parent int) {
 	h.t.Helper()
 	stat := fmt.Sprintf("%d (a) S %d%s 7%d\n", pid, parent, strings.Repeat(" 0", 17), pid)

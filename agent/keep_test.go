@@ -657,7 +657,7 @@ func TestPreviewChangesNothing(t *testing.T) {
 	}
 }
 
-// fakeSched is the scheduler that a test plays.
+// fakeSched is the scheduler that a test simulates.
 type fakeSched struct {
 	state map[int]sched.State
 	log   []map[int]cpuset.Set

@@ -43,7 +43,8 @@ func (t *transaction) reap(ids []string) error {
 	return t.arrive(come)
 }
 
-// arrive places reserved workloads whose group has come.
+// arrive places reserved workloads whose group has come: together, as one may have another's CPUs,
+// and else one by one, as one that is refused does not hold up the others.
 func (t *transaction) arrive(ids []string) error {
 	if len(ids) == 0 || t.corrupt() != nil {
 		return nil
@@ -52,8 +53,15 @@ func (t *transaction) arrive(ids []string) error {
 	for _, id := range ids {
 		v.change(id, func(w *Workload) { w.State = Running })
 	}
-	if err := t.commit(t.to(v, ids...)); err != nil {
-		t.n.tell(Failed, "", "", err.Error()) // they stay reserved, and are tried again
+	if err := t.commit(t.to(v, ids...)); err != nil && len(ids) > 1 {
+		for _, id := range ids {
+			if err := t.arrive([]string{id}); err != nil {
+				return err
+			}
+		}
+		return nil
+	} else if err != nil {
+		t.n.tellOnce(ids[0], err.Error()) // it stays reserved, and is tried again
 		return nil
 	}
 	for _, id := range ids {

@@ -26,7 +26,9 @@ func (n *Node) Restore(ctx context.Context) (items []kernel.Item, err error) {
 			errs = append(errs, n.enforcer.Release(t.records[id].Workload, true, b.log))
 		}
 		errs = append(errs, t.setAside())
-		items, err = undoAll(b.log, func(kernel.Step) bool { return true })
+		n.refused.asking.Done() // whoever restores has systemd asked, however lately it could not be
+		c := t.everything()
+		items, err = c.undo(c.undoAll, func(kernel.Step) bool { return true })
 		errs = append(errs, b.log.Damage())
 		empty, startErr := place.Start(n.opt.Policy, n.topology, n.config)
 		errs = append(errs, err, startErr)
@@ -86,20 +88,6 @@ func (t *transaction) drainUnread(name string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// undoAll undoes all notes that match. A v1 set that is held back by one around it is tried
-// again once that is undone.
-func undoAll(log *kernel.UndoLog, match func(kernel.Step) bool) (items []kernel.Item, err error) {
-	for range 3 {
-		var some []kernel.Item
-		some, err = log.Undo(match)
-		items = append(slices.DeleteFunc(items, func(i kernel.Item) bool { return i.Outcome == kernel.Failed }), some...)
-		if err == nil {
-			break
-		}
-	}
-	return items, err
 }
 
 // Restore gives everything back that a node holds, also where Open could not

@@ -22,6 +22,7 @@ import (
 type memory struct {
 	groups map[string]cpuset.Set // the CPUs of each group that is there
 	every  int                   // refuses each so-manieth new update, once; 0 refuses nothing
+	never  string                // the group whose updates are all refused
 	count  int
 	seen   map[string]bool          // updates, by group and CPUs
 	calls  int                      // of Enforce
@@ -52,6 +53,9 @@ func (m *memory) Enforce(_ context.Context, c *Transition) (Enforced, error) {
 			continue
 		}
 		err, key := error(nil), u.Workload.Group+" "+u.CPUs.String()
+		if m.never != "" && u.Workload.Group == m.never {
+			err = errRefused
+		}
 		if m.every > 0 && !m.seen[key] {
 			m.seen[key] = true
 			if m.count++; m.count%m.every == 0 {
@@ -272,6 +276,36 @@ func TestReserve(t *testing.T) {
 			s.same("CPUs afterwards", s.cpus("batch"), was)
 		})
 	}
+}
+
+// Of reserved workloads whose groups have come, one that is refused does not hold up the others.
+func TestArriveOneByOne(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := sites()["memory"](t)
+	n := s.open()
+	c, err := n.Reserve(ctx, []Spec{inGroup("api", place.LSE, 2000), inGroup("db", place.LSE, 2000), inGroup("web", place.LS, 500)})
+	s.must(err)
+	s.must(c.Commit())
+	for _, name := range []string{"api", "db", "web"} {
+		s.group(name, "")
+	}
+	s.m.never, s.events = "db", nil
+	_, err = n.Reconcile(ctx)
+	s.must(err)
+	s.same("db is refused", s.states(n), map[string]State{"api": Running, "db": Reserved, "web": Running})
+	var failed []string
+	for _, e := range s.events {
+		if e.Kind == Failed {
+			failed = append(failed, e.ID)
+		}
+	}
+	s.same("told of", failed, []string{"db"})
+	s.m.never = "-"
+	_, err = n.Reconcile(ctx)
+	s.must(err)
+	s.same("db is not refused any more", s.states(n), map[string]State{"api": Running, "db": Running, "web": Running})
+	s.asBooks("in the end", n)
 }
 
 // Workloads are reserved all or none, and what is not reserved is to be there.

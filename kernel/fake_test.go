@@ -10,7 +10,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 )
 
-// fake returns the Root of a host that the test plays, with process 100.
+// fake returns the Root of a host that the test simulates, with process 100.
 func fake(t *testing.T, l fakekernel.Layout) (*Root, *fakekernel.Kernel) {
 	t.Helper()
 	dir := memoryDir(t)

@@ -5,7 +5,11 @@ package kernel
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"io/fs"
+	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -164,6 +168,34 @@ func ignoreEINTR(call func() (int, error)) (int, error) {
 			return n, err
 		}
 	}
+}
+
+// Subdirectories returns the names of the directories in one, in order; a negative most is all of
+// them. Of more than most it returns some, most or a few more, and leaves the others unread: who may make
+// directories there may have made any number.
+func Subdirectories(dir string, most int) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var names []string
+	for most < 0 || len(names) < most {
+		entries, err := f.ReadDir(1024)
+		for _, e := range entries {
+			if e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // Cut returns what is before and after the first sep; without one, all is before.

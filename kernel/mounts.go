@@ -206,14 +206,7 @@ func (g *ground) outside(name string) error {
 	if !fs.ValidPath(name) {
 		return errors.New("is no clean path below the root")
 	}
-	var around *Mount
-	for i := range g.mounts {
-		m := &g.mounts[i]
-		if !Within(name, m.Dir) || around != nil && Within(around.Dir, m.Dir) && around.Dir != m.Dir {
-			continue
-		}
-		around = m
-	}
+	around := MountOf(g.mounts, name)
 	if around == nil || !around.IsCgroup() && !around.IsResctrl() && !(around.Type == "sysfs" && isPower(name)) && !(around.Type == "proc" && isProcess(name)) {
 		return errors.New("is in no mounted tree of control groups, no power setting of a CPU and not how a process is scheduled, and Berth changes nothing else")
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // Files are Berth's operations on the kernel's files. Names are relative and
-// slash-separated, as in io/fs. A Root's directory is one implementation; a kernel that
-// a test plays is another.
+// slash-separated, as in io/fs. A Root's directory is one implementation; a fake
+// kernel of a test is another.
 type Files interface {
 	// FS is the tree for readers.
 	FS() fs.FS
@@ -167,7 +167,7 @@ func (live) WriteFile(name, data string) error {
 }
 
 // Signal sends a signal to a process: to a real one only on the live host. Files
-// of a test that plays processes have a method of this name, too. Any other tree has
+// of a test with fake processes have a method of this name, too. Any other tree has
 // no process to signal, whatever numbers its files show.
 func (r *Root) Signal(pid int, sig syscall.Signal) error {
 	s, ok := r.Files.(interface {

@@ -29,14 +29,14 @@ func TestSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	played, _ := fake(t, fakekernel.V1())
+	faked, _ := fake(t, fakekernel.V1())
 	if err := plain.Signal(pid, syscall.SIGKILL); !errors.Is(err, ErrNotSupported) {
 		t.Errorf("a directory: %v", err)
 	}
-	if err := played.Signal(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+	if err := faked.Signal(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("a fake kernel: %v", err)
 	}
-	if plain.IsLive() || played.IsLive() {
+	if plain.IsLive() || faked.IsLive() {
 		t.Error("a tree is taken for the live host")
 	}
 	if err := syscall.Kill(pid, 0); err != nil {

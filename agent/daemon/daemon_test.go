@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -29,7 +31,7 @@ import (
 	"berth.dev/berth/watch/cgroupstat"
 )
 
-// host is a machine that a test plays: 8 CPUs on 2 nodes, cgroup v1.
+// host is a machine that a test simulates: 8 CPUs on 2 nodes, cgroup v1.
 type host struct {
 	t    testing.TB
 	dir  string
@@ -294,6 +296,30 @@ func TestNamedInContainer(t *testing.T) {
 	all, err := r.List(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Errorf("placed are %v, %v", all, err)
+	}
+}
+
+// Who chose the name of a group is told by the outermost group around it that others may write: in a
+// container there may be any number of those.
+func TestNamedBy(t *testing.T) {
+	t.Parallel()
+	const container = "docker/abababababababababababababababababababababababababababababababab"
+	dir := func(uid, mode uint32) *fstest.MapFile {
+		return &fstest.MapFile{Mode: fs.ModeDir | fs.FileMode(mode), Sys: &syscall.Stat_t{Uid: uid, Gid: 7, Mode: syscall.S_IFDIR | mode}}
+	}
+	fsys := fstest.MapFS{
+		"cpu/docker": dir(0, 0o755), "cpu/" + container: dir(0, 0o755), "cpu/" + container + "/a": dir(0, 0o777), "cpu/" + container + "/b": dir(1000, 0o755),
+		"cpu/u": dir(1000, 0o755), "cpu/u/v": dir(1001, 0o755), "cpu/w": dir(0, 0o775), "cpu/w/x": dir(1000, 0o755), "cpu/r": dir(0, 0o755),
+	}
+	for group, want := range map[string]string{
+		"web.service": "", "r/web.service": "", "r/gone/web.service": "", container: "", "u": "",
+		container + "/web.service": "who runs in a container", container + "/a/web.service": "who runs in a container",
+		container + "/b/web.service": "who runs in a container", "u/web.service": "user 1000", "u/v/web.service": "user 1000",
+		"w/web.service": `a user who may write "w", of group 7 and mode 0775,`, "w/x/web.service": `a user who may write "w", of group 7 and mode 0775,`,
+	} {
+		if by, _ := namedBy(fsys, "cpu", "", group); by != want {
+			t.Errorf("%s: %q, want %q", group, by, want)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"berth.dev/berth/agent/api"
 )
 
-// pageOf plays a page that says where the node places.
+// pageOf is a fake page that says where the node places.
 func pageOf(_ context.Context, s api.Server) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, err := s.View.About(r.Context())

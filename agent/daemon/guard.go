@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/pods"
@@ -70,6 +71,7 @@ type Guard struct {
 	// uncovered says that the guard's values were removed for a change of the node.
 	uncovered chan struct{}
 	prefix    string // of the workloads' groups in their tree
+	tree      string // the directory of the hierarchy by which the guard names groups; "" without groups
 	// pods knows the names of pods and containers.
 	pods *pods.Directory
 	// read is called with the samples of all groups that the guard has read, and what reads
@@ -100,6 +102,13 @@ func NewGuard(o GuardOptions) (*Guard, error) {
 		o.Repeat = 10 * time.Minute
 	}
 	g := &Guard{o: o, mode: config.GuardOff, uncovered: make(chan struct{}, 1), names: map[string]string{}, recorded: map[string]string{}, pods: pods.NewDirectory(o.Root.FS())}
+	all, err := cgroup.Detect(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	if t, ok := all.Hierarchy(cgroup.CPUAcct); ok {
+		g.tree = t.Dir
+	}
 	host, err := actuate.Open(actuate.Options{Root: o.Root, Program: o.Program, Lock: o.lock})
 	if err == nil {
 		g.host = host

@@ -120,15 +120,16 @@ func (g *Guard) Workloads(ctx context.Context) ([]guard.Workload, error) {
 const systemPods = "kube-system"
 
 // withPods adds what is known of the containers in some groups: their names, and which are
-// not to be acted on.
+// not to be acted on. A group whose name another user chose is none of a pod's, whatever it is called.
 func (g *Guard) withPods(known map[string]guard.Workload, names map[string]string, groups []string, conf *config.NodeConfig) (map[string]guard.Workload, map[string]string) {
 	if g.pods.Empty() {
 		return known, names
 	}
 	known, names = maps.Clone(known), maps.Clone(names)
+	chosen := g.chosen()
 	for _, group := range groups {
 		n, ok := g.pods.Of(group)
-		if !ok {
+		if !ok || chosen(group) {
 			continue
 		}
 		w, recorded := known[group]

@@ -66,7 +66,7 @@ func (g *Guard) named(e control.Event) control.Event {
 // party is what is known of a group.
 func (g *Guard) party(group string) guard.Party {
 	p := guard.Party{Group: group, Name: cmp.Or(g.Name(group), group)}
-	if n, ok := g.pods.Of(group); ok {
+	if n, ok := g.pods.Of(group); ok && !g.chosen()(group) {
 		p.Pod = &n
 	}
 	return p

@@ -25,9 +25,9 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// played are the sensors of a host whose group hog makes web wait for CPU from the
+// fakeSensors are the sensors of a host whose group hog makes web wait for CPU from the
 // time on that the test says, unless hog is idle.
-type played struct {
+type fakeSensors struct {
 	h *host
 
 	noProbe error // why there is no probe
@@ -41,18 +41,18 @@ type played struct {
 	sampled int
 }
 
-func (p *played) Groups() ([]string, error) { return []string{"hog", "web"}, nil }
+func (p *fakeSensors) Groups() ([]string, error) { return []string{"hog", "web"}, nil }
 
-func (p *played) CPUs(string) cpuset.Set { return cpuset.Set{} }
+func (p *fakeSensors) CPUs(string) cpuset.Set { return cpuset.Set{} }
 
-func (p *played) Focus([]string) error { return nil }
+func (p *fakeSensors) Focus([]string) error { return nil }
 
-func (p *played) Arm(bool) error { return nil }
+func (p *fakeSensors) Arm(bool) error { return nil }
 
-func (p *played) Probe() error { return p.noProbe }
+func (p *fakeSensors) Probe() error { return p.noProbe }
 
 // ProbeCost is asked once a window, amid the guard's work.
-func (p *played) ProbeCost() float64 {
+func (p *fakeSensors) ProbeCost() float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.panics {
@@ -61,38 +61,38 @@ func (p *played) ProbeCost() float64 {
 	return 0.001
 }
 
-func (p *played) OwnGroup() string { return "" }
+func (p *fakeSensors) OwnGroup() string { return "" }
 
-func (p *played) Path(dir string) (group string, ok bool) {
+func (p *fakeSensors) Path(dir string) (group string, ok bool) {
 	return strings.CutPrefix(dir, cpuDir)
 }
 
-func (p *played) Has(group string) bool { return group == "hog" || group == "web" }
+func (p *fakeSensors) Has(group string) bool { return group == "hog" || group == "web" }
 
-func (p *played) Close() error { return nil }
+func (p *fakeSensors) Close() error { return nil }
 
 // hog lets the hog run from now on, or no more.
-func (p *played) hog(runs bool) {
+func (p *fakeSensors) hog(runs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hogs = runs
 }
 
 // disturbs reports whether web waits.
-func (p *played) disturbs() bool {
+func (p *fakeSensors) disturbs() bool {
 	text, err := os.ReadFile(filepath.Join(p.h.dir, cpuDir+"hog/cpu.idle"))
 	return p.hogs && err == nil && strings.TrimSpace(string(text)) == "0"
 }
 
-func (p *played) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+func (p *fakeSensors) Tick(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	return p.sample(now, to)
 }
 
-func (p *played) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+func (p *fakeSensors) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	return p.sample(now, to)
 }
 
-func (p *played) sample(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+func (p *fakeSensors) sample(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sampled++
@@ -141,7 +141,7 @@ const webAndHog = `workloads:
 `
 
 // guardedHost is a host with web and hog, both placed by an agent that guards.
-func guardedHost(t *testing.T, guarding string) (*host, *played, *running) {
+func guardedHost(t *testing.T, guarding string) (*host, *fakeSensors, *running) {
 	t.Helper()
 	h := newHost(t, webAndHog+off)
 	h.mkdir("web")
@@ -165,8 +165,8 @@ func (r *running) start(h *host, conf string) {
 	r.await(api.Reloaded, "")
 }
 
-func (h *host) guards() *played {
-	p := &played{h: h, used: map[string]float64{}}
+func (h *host) guards() *fakeSensors {
+	p := &fakeSensors{h: h, used: map[string]float64{}}
 	h.opt.Sensors = func() (Sensors, error) { return p, nil }
 	h.opt.window = guard.LeastWindow
 	return p
@@ -498,7 +498,7 @@ func TestGuardNamedGroups(t *testing.T) {
 	if diff := cmp.Diff(fresh, tree(t, h.k)); diff != "" {
 		t.Errorf("tree at the end (-want +got)\n%s", diff)
 	}
-	*p = played{h: h, used: map[string]float64{}, hogs: true}
+	*p = fakeSensors{h: h, used: map[string]float64{}, hogs: true}
 	r := h.run()
 	for {
 		if e := r.await(api.Guarded, ""); e.Guard.Outcome == control.Kept {
@@ -508,7 +508,7 @@ func TestGuardNamedGroups(t *testing.T) {
 }
 
 // broken are sensors that panic when they are read.
-type broken struct{ *played }
+type broken struct{ *fakeSensors }
 
 func (broken) Tick(watch.Time, []watch.Sample) ([]watch.Sample, error)     { panic("a bug") }
 func (broken) TickNear(watch.Time, []watch.Sample) ([]watch.Sample, error) { panic("a bug") }

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -10,6 +12,7 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch/pods"
@@ -65,10 +68,31 @@ func TestWithPods(t *testing.T) {
 			t.Errorf("%s is protected: %+v, as %q", borrowed, known, names)
 		}
 	}
+	// So does a user whose group lies at the top of the tree.
+	root["sys/fs/cgroup/alice"] = &fstest.MapFile{Mode: fs.ModeDir | 0o755, Sys: &syscall.Stat_t{Uid: 1000, Mode: syscall.S_IFDIR | 0o755}}
+	root["sys/fs/cgroup/machine"] = &fstest.MapFile{Mode: fs.ModeDir | 0o755, Sys: &syscall.Stat_t{Mode: syscall.S_IFDIR | 0o755}}
+	g.o.Root, g.tree = kernel.NewRoot("", onlyRead{fsys: root}), "sys/fs/cgroup"
+	for around, want := range map[string]bool{"alice": false, "machine": true} {
+		known, names := g.withPods(map[string]guard.Workload{}, map[string]string{}, []string{around + "/" + dns}, conf)
+		if known[around+"/"+dns].Protected != want || (len(names) > 0) != want {
+			t.Errorf("%s/%s: %+v, as %q; want protected %v", around, dns, known, names, want)
+		}
+		if p := g.party(around + "/" + dns); (p.Pod != nil) != want {
+			t.Errorf("%s/%s is told as of the pod %v", around, dns, p.Pod)
+		}
+	}
 	if p := g.party(groups["batch/job/main"]); p.Pod == nil || p.Pod.Pod != "job" || p.Pod.QoS != pods.BestEffort {
 		t.Errorf("%+v", p)
 	}
 }
+
+// onlyRead are files of a tree that is only read.
+type onlyRead struct {
+	kernel.Files
+	fsys fs.FS
+}
+
+func (f onlyRead) FS() fs.FS { return f.fsys }
 
 // What the guard found and did is told with the names of containers, not the paths of their groups.
 func TestToldByName(t *testing.T) {

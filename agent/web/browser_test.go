@@ -227,7 +227,7 @@ func TestInBrowserActs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			h := Handler(play(t, "1s1n4c2t", 2).server(), nil)
+			h := Handler(newFake(t, "1s1n4c2t", 2).server(), nil)
 			var asked atomic.Int32
 			web := httptest.NewServer(acting(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/status.json" {

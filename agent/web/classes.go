@@ -31,13 +31,15 @@ func (s scrape) classUse(r agent.ClassReport) {
 }
 
 // classes shows what each group of resctrl may have, those of other programs too: there are
-// as many as the CPU has classes of service.
+// as many as the CPU has classes of service. A group of another program that is called like one of Berth's
+// classes has a slash before its name: two series with the same labels would be refused, and all others with them.
 func (s scrape) classes(t *resctrl.Tree) {
+	foreign := func(g *resctrl.Group) bool { return g.Name != "" && !g.Own() }
 	for i := range t.Groups {
 		g := &t.Groups[i]
 		name := g.Class()
-		if g.Name != "" && !g.Own() {
-			name = g.Name
+		if foreign(g) && slices.ContainsFunc(t.Groups, func(o resctrl.Group) bool { return !foreign(&o) && o.Class() == name }) {
+			name = "/" + name
 		}
 		for _, line := range g.Schemata {
 			r := t.Find(line.Resource)

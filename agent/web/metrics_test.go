@@ -41,7 +41,7 @@ import (
 	"berth.dev/berth/watch/pods"
 )
 
-// view is an agent that a test plays.
+// view is an agent that a test simulates.
 type view struct {
 	about   api.About
 	machine api.Machine
@@ -204,7 +204,7 @@ func figures() []api.Figure {
 
 func (h *hardware) Why(q watch.Quantity) error { return h.why[q] }
 
-// hardware is counters that a test plays: each sample tells more.
+// hardware is counters that a test simulates: each sample tells more.
 type hardware struct {
 	samples []watch.Sample
 	step    float64
@@ -256,6 +256,23 @@ func hostFiles(switches int) fstest.MapFS {
 
 		"proc/pressure/memory": file(pressure, 3, 2),
 		"proc/pressure/io":     file(pressure, 9, 8),
+	}
+}
+
+// A group of resctrl that another program calls like a class of Berth's is told apart from it.
+func TestCacheClassesOfOneName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, MetricsOptions{})
+	files := hostFiles(1000)
+	for _, name := range []string{"gold", "DEFAULT"} {
+		files["sys/fs/resctrl/"+name+"/schemata"] = &fstest.MapFile{Data: []byte("L3:0=010\nMB:0=100\n")}
+	}
+	r.root.FS = files
+	want := map[string]string{"DEFAULT": "11", "gold": "4", "pod-a": "1", "/gold": "1", "/DEFAULT": "1"}
+	for name, ways := range want {
+		if lines := r.lines("berth_llc_ways{", `cache_class="`+name+`"`); len(lines) != 1 || !strings.HasSuffix(lines[0], " "+ways) {
+			t.Errorf("%s: %q, want %s ways", name, lines, ways)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func TestEveryKindHasATitle(t *testing.T) {
 // The page tells each kind that the host has, in words.
 func TestClassesInWords(t *testing.T) {
 	t.Parallel()
-	p := play(t, "1s2c", 1)
+	p := newFake(t, "1s2c", 1)
 	p.classes = agent.ClassReport{Kinds: []agent.ClassSection{
 		{Kind: "io", Reason: "no controller"},
 		{

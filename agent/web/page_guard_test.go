@@ -63,7 +63,7 @@ func TestGuardInWords(t *testing.T) {
 		given := g
 		given.Status = &status
 		tc.change(&given)
-		p := play(t, "1s2c", 1)
+		p := newFake(t, "1s2c", 1)
 		p.guard = given
 		answer := get(Handler(p.server(), nil), "GET", "/status.json")
 		var got Status

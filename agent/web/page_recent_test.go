@@ -18,25 +18,25 @@ import (
 
 // counted counts what the agent is asked.
 type counted struct {
-	*played
+	*fakeAgent
 	lists, gets atomic.Int64
 }
 
 func (c *counted) List(ctx context.Context) ([]agent.Workload, error) {
 	c.lists.Add(1)
-	return c.played.List(ctx)
+	return c.fakeAgent.List(ctx)
 }
 
 func (c *counted) Get(ctx context.Context, id string) (agent.Workload, error) {
 	c.gets.Add(1)
-	return c.played.Get(ctx, id)
+	return c.fakeAgent.Get(ctx, id)
 }
 
 // However many look, the agent is asked once a second; a failure counts as an answer.
 func TestAskedOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &counted{played: play(t, "1s2c", 20)}
+		c := &counted{fakeAgent: newFake(t, "1s2c", 20)}
 		history := api.NewHistory(100, 0)
 		h := Handler(api.Server{Node: c, View: c, History: history}, nil)
 		look := func(target string, want int) {
@@ -95,7 +95,7 @@ func TestAskedOnceASecond(t *testing.T) {
 // Events that a reader has are left out; those of an earlier start are no reader's.
 func TestSnapshotEvents(t *testing.T) {
 	t.Parallel()
-	s := play(t, "1s2c", 1).server()
+	s := newFake(t, "1s2c", 1).server()
 	for range 3 {
 		s.History.Add(api.Event{Event: agent.Event{Kind: agent.Placed, ID: hostile}})
 	}
@@ -109,7 +109,7 @@ func TestSnapshotEvents(t *testing.T) {
 // Where the page is not served is on the page.
 func TestUnservedIsAWarning(t *testing.T) {
 	t.Parallel()
-	p := play(t, "1s2c", 0)
+	p := newFake(t, "1s2c", 0)
 	p.about.Unserved = []string{"http://127.0.0.1:9750: in use"}
 	if got := statusFrom(t, p.server(), "/status.json"); len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "in use") {
 		t.Errorf("warnings %q", got.Warnings)

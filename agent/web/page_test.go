@@ -25,8 +25,8 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// played is an agent that a test plays.
-type played struct {
+// fakeAgent is an agent that a test simulates.
+type fakeAgent struct {
 	api.Node
 	about   api.About
 	machine api.Machine
@@ -38,19 +38,19 @@ type played struct {
 	err     error
 }
 
-func (p *played) About(context.Context) (api.About, error)     { return p.about, p.err }
-func (p *played) Machine(context.Context) (api.Machine, error) { return p.machine, p.err }
-func (p *played) Config(context.Context) (api.Config, error)   { return p.config, p.err }
-func (p *played) Stats(context.Context) (api.Stats, error)     { return p.stats, p.err }
-func (p *played) Guard(context.Context) (api.Guard, error)     { return p.guard, p.err }
-func (p *played) ClassReport(context.Context) (agent.ClassReport, error) {
+func (p *fakeAgent) About(context.Context) (api.About, error)     { return p.about, p.err }
+func (p *fakeAgent) Machine(context.Context) (api.Machine, error) { return p.machine, p.err }
+func (p *fakeAgent) Config(context.Context) (api.Config, error)   { return p.config, p.err }
+func (p *fakeAgent) Stats(context.Context) (api.Stats, error)     { return p.stats, p.err }
+func (p *fakeAgent) Guard(context.Context) (api.Guard, error)     { return p.guard, p.err }
+func (p *fakeAgent) ClassReport(context.Context) (agent.ClassReport, error) {
 	return p.classes, p.err
 }
-func (p *played) List(context.Context) ([]agent.Workload, error) { return p.list, p.err }
-func (p *played) server() api.Server {
+func (p *fakeAgent) List(context.Context) ([]agent.Workload, error) { return p.list, p.err }
+func (p *fakeAgent) server() api.Server {
 	return api.Server{Node: p, View: p, History: api.NewHistory(100, 0)}
 }
-func (p *played) Get(_ context.Context, id string) (agent.Workload, error) {
+func (p *fakeAgent) Get(_ context.Context, id string) (agent.Workload, error) {
 	for _, w := range p.list {
 		if w.ID() == id {
 			return w, p.err
@@ -63,15 +63,15 @@ const hostile = `</script><img src=x onerror=alert(1)>" '&`
 
 func set(list string) cpuset.Set { return cpuset.MustParse(list) }
 
-// play plays n workloads on a machine of a short form; the first owns CPUs 2 and 3.
-func play(t testing.TB, form string, n int) *played {
+// newFake fakes an agent of n workloads on a machine of a short form; the first owns CPUs 2 and 3.
+func newFake(t testing.TB, form string, n int) *fakeAgent {
 	t.Helper()
 	m, err := machine.Short(form)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rate := 0.25
-	p := &played{about: api.About{Backend: "cgroup v2", Policy: "berth", PID: 7, Started: time.Unix(100, 0)}}
+	p := &fakeAgent{about: api.About{Backend: "cgroup v2", Policy: "berth", PID: 7, Started: time.Unix(100, 0)}}
 	p.machine = api.Machine{Machine: m, Config: place.Config{Allowed: m.Online, Reserved: set("0")}, Shared: m.Online.Minus(set("2-3"))}
 	p.stats.Time = time.Unix(200, 0)
 	for i := range n {
@@ -112,7 +112,7 @@ func get(h http.Handler, method, target string, header ...string) *http.Response
 
 func TestHandler(t *testing.T) {
 	t.Parallel()
-	h := Handler(play(t, "1s2c", 1).server(), nil)
+	h := Handler(newFake(t, "1s2c", 1).server(), nil)
 	for _, tc := range []struct {
 		method, target string
 		status         int
@@ -152,7 +152,7 @@ func TestHandler(t *testing.T) {
 
 func TestAssetsAreKept(t *testing.T) {
 	t.Parallel()
-	h := Handler(play(t, "1s2c", 0).server(), nil)
+	h := Handler(newFake(t, "1s2c", 0).server(), nil)
 	for _, target := range []string{"/", "/page.css", "/page.js"} {
 		tag := get(h, "GET", target).Header.Get("ETag")
 		if got := get(h, "GET", target, "If-None-Match", tag).StatusCode; got != http.StatusNotModified {
@@ -166,7 +166,7 @@ func TestAssetsAreKept(t *testing.T) {
 
 func TestPageOfAgentThatCannotTell(t *testing.T) {
 	t.Parallel()
-	p := play(t, "1s2c", 0)
+	p := newFake(t, "1s2c", 0)
 	p.err = errors.New("the disk is gone")
 	r := get(Handler(p.server(), nil), "GET", "/status.json")
 	if r.StatusCode != http.StatusInternalServerError {
@@ -187,7 +187,7 @@ func statusFrom(t *testing.T, s api.Server, target string) (status Status) {
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	p := play(t, "1s2n2c2t", 2)
+	p := newFake(t, "1s2n2c2t", 2)
 	p.config = api.Config{File: "/etc/n.yaml", Refused: "line 3", Pending: []string{"agent.socket"}}
 	p.about.Waiting = []api.Waiting{{ID: "big", Reason: "too few CPUs"}}
 	p.list[1].Notes = []string{"slower than asked"}
@@ -339,7 +339,7 @@ func TestScriptKnowsTheFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := play(t, "1s2n2c2t", 1)
+	p := newFake(t, "1s2n2c2t", 1)
 	p.config = api.Config{File: "f", Refused: "x"}
 	p.stats.Time = time.Unix(1, 0)
 	p.about.Waiting = []api.Waiting{{ID: "w", Reason: "r"}}
@@ -377,7 +377,7 @@ func TestScriptKnowsTheFields(t *testing.T) {
 // BenchmarkStatus measures one refresh of the page, without what the agent's node
 // takes to tell: 250 workloads with all figures, 512 CPUs.
 func BenchmarkStatus(b *testing.B) {
-	s := play(b, "2s4n2l16c2t", 250).server()
+	s := newFake(b, "2s4n2l16c2t", 250).server()
 	b.ReportAllocs()
 	size, before := 0, cpuTime(b)
 	for b.Loop() {

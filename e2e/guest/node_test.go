@@ -32,7 +32,7 @@ type host struct {
 // foreign are groups that are not Berth's.
 func foreign() []string { return []string{"system.slice", "session.slice"} }
 
-// newHost plays a host until the test ends, when everything has to be as before.
+// newHost simulates a host until the test ends, when everything has to be as before.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{tree: openTree(t), t: t}

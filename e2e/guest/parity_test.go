@@ -11,7 +11,7 @@ import (
 	"berth.dev/berth/internal/fakekernel"
 )
 
-// TestParity replays the table of writes that the played kernel is held to and
+// TestParity replays the table of writes that the fake kernel is held to and
 // compares with what was recorded.
 func TestParity(t *testing.T) {
 	onlyOn(t, "2s4n")

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +19,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/systemd"
 	"berth.dev/berth/place"
+	"berth.dev/berth/watch/pods"
 )
 
 type adoptFlags struct {
@@ -180,10 +180,10 @@ func mayLeave(root fs.FS, pid int) error {
 		return err
 	}
 	for _, m := range members {
-		container := slices.ContainsFunc([]string{"kubepods", "docker", "libpod", "containerd", "crio", "lxc"}, func(word string) bool { return strings.Contains(m.Path, word) })
+		container, inContainer := containerAround(m.Path)
 		switch {
-		case container:
-			return fmt.Errorf("it is of the container %s: adopt that with --cgroup %s", plain.Line(m.Path), plain.Shell(m.Path))
+		case inContainer:
+			return fmt.Errorf("it is of the container %s: adopt that with --cgroup %s", plain.Line(container), plain.Shell(container))
 		case strings.HasSuffix(m.Path, ".scope") && !strings.HasPrefix(path.Base(m.Path), "session-"):
 			return fmt.Errorf("it is of the scope %s, which ends when it leaves: adopt that with --cgroup %s", plain.Line(m.Path), plain.Shell(m.Path))
 		case strings.HasSuffix(m.Path, ".service"):
@@ -192,4 +192,20 @@ func mayLeave(root fs.FS, pid int) error {
 		}
 	}
 	return nil
+}
+
+// containerAround returns the group of the outermost container that a group is, or lies in. In a group of the
+// kubelet's that looks like no container's, it is that group.
+func containerAround(group string) (container string, ok bool) {
+	pod := false
+	for i, c := range group + "/" {
+		if c != '/' {
+			continue
+		}
+		if _, is := pods.ContainerOf(group[:i]); is {
+			return group[:i], true
+		}
+		pod = pod || pods.Parse(group[:i]).Level != pods.None
+	}
+	return group, pod
 }

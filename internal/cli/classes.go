@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +27,7 @@ func readClasses(name string) (c agent.ClassConfig, err error) {
 	if name == "" {
 		return c, nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := daemon.ReadFile(name)
 	if err != nil {
 		return c, err
 	}

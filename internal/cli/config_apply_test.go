@@ -25,7 +25,7 @@ workloads:
 - {name: batch, match: {cgroup: /batch}, class: BE}
 `
 
-// agentOnPaper runs an agent on a machine of 4 cores that a test plays, with groups, and
+// agentOnPaper runs an agent on a machine of 4 cores that a test simulates, with groups, and
 // returns the flag that names it.
 func agentOnPaper(t *testing.T, conf string, groups ...string) (socket, file string) {
 	t.Helper()

@@ -19,9 +19,9 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// played is a program of a recording that a test makes up: CPU time used and waited for
+// fakeProgram is a program of a recording that a test makes up: CPU time used and waited for
 // per second. Throttled is the part of the periods in which the container's quota ran out.
-type played struct {
+type fakeProgram struct {
 	name             string
 	use, wait        float64
 	throttled        float64
@@ -34,8 +34,8 @@ type played struct {
 	withoutSchedstat bool
 }
 
-// play writes a recording of a host with two CPUs of so many seconds.
-func play(t *testing.T, seconds int, stall float64, of ...played) string {
+// record writes a recording of a host with two CPUs of so many seconds.
+func record(t *testing.T, seconds int, stall float64, of ...fakeProgram) string {
 	t.Helper()
 	file, err := os.Open(recording("hog"))
 	if err != nil {
@@ -64,14 +64,14 @@ func play(t *testing.T, seconds int, stall float64, of ...played) string {
 		t.Fatal(err)
 	}
 	for i := range seconds + 1 {
-		if err := watch.Write(to, playSecond(i, stall, of)); err != nil {
+		if err := watch.Write(to, recordSecond(i, stall, of)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return name
 }
 
-func playSecond(i int, stall float64, of []played) (tick []watch.Sample) {
+func recordSecond(i int, stall float64, of []fakeProgram) (tick []watch.Sample) {
 	now, s := watch.Time(i)*watch.Second, float64(i)
 	add := func(subject watch.Subject, q watch.Quantity, v float64, by string) {
 		tick = append(tick, watch.Sample{Time: now, Subject: subject, Quantity: q, Value: v, By: by})
@@ -118,22 +118,22 @@ const evilName = "\x1b[2J\u202ex\ny"
 
 func TestDiagnosePrograms(t *testing.T) {
 	t.Parallel()
-	hog, web, evil := played{name: "stress-ng-cpu", use: 1.4, wait: 0.6}, played{name: "nginx", use: 0.35, wait: 0.9}, played{name: evilName, use: 0.2, wait: 0.1}
-	kernel := played{name: "(kernel threads)", use: 0.04}
-	idle := played{name: "sshd", use: 0.001}
-	batch, api := played{name: "demo/batch", group: true, use: 1.3, wait: 2.7, stall: 1, queue: 0.012, queuedBy: "demo/api"},
-		played{name: "demo/api", group: true, use: 0.5, wait: 0.5, stall: 0.3, queue: 0.004, queuedBy: "demo/batch"}
-	placed := played{name: "berth/web", called: "shop/web", group: true, use: 0.001}
+	hog, web, evil := fakeProgram{name: "stress-ng-cpu", use: 1.4, wait: 0.6}, fakeProgram{name: "nginx", use: 0.35, wait: 0.9}, fakeProgram{name: evilName, use: 0.2, wait: 0.1}
+	kernel := fakeProgram{name: "(kernel threads)", use: 0.04}
+	idle := fakeProgram{name: "sshd", use: 0.001}
+	batch, api := fakeProgram{name: "demo/batch", group: true, use: 1.3, wait: 2.7, stall: 1, queue: 0.012, queuedBy: "demo/api"},
+		fakeProgram{name: "demo/api", group: true, use: 0.5, wait: 0.5, stall: 0.3, queue: 0.004, queuedBy: "demo/batch"}
+	placed := fakeProgram{name: "berth/web", called: "shop/web", group: true, use: 0.001}
 	starved, unknown := placed, placed
 	starved.wait, starved.stall = 1, 0.99
 	unknown.withoutSchedstat = true
-	unit := played{name: "system.slice/batch.service", group: true, use: 1.4, wait: 2, stall: 1}
+	unit := fakeProgram{name: "system.slice/batch.service", group: true, use: 1.4, wait: 2, stall: 1}
 	late := hog
 	late.from = 9
 	probed := web
 	probed.queue, probed.queuedBy = 0.031, "process stress-ng-cpu"
 	api.cpus = cpuset.MustOf(0)
-	pinned, apart, beside := api, played{name: "demo/apart", group: true, use: 0.8, wait: 0.05, cpus: cpuset.MustOf(1)}, played{name: "demo/beside", group: true, use: 0.2, wait: 0.1, cpus: cpuset.MustOf(0)}
+	pinned, apart, beside := api, fakeProgram{name: "demo/apart", group: true, use: 0.8, wait: 0.05, cpus: cpuset.MustOf(1)}, fakeProgram{name: "demo/beside", group: true, use: 0.2, wait: 0.1, cpus: cpuset.MustOf(0)}
 	pinned.use, pinned.wait, pinned.queue, pinned.stall = 0.1, 0.3, 0, 0.1
 	outside := pinned
 	outside.wait, outside.queue, outside.queuedBy, outside.stall = 0.4, 0.02, detect.Outside, 0.4
@@ -147,44 +147,44 @@ func TestDiagnosePrograms(t *testing.T) {
 		stall   float64
 		code    int
 		args    []string
-		of      []played
+		of      []fakeProgram
 	}{
-		{"programs.txt", 20, 0.78, exitFindings, nil, []played{kernel, hog, web, evil, idle}},
-		{"programs.json", 20, 0.78, exitFindings, []string{"-o", "json"}, []played{kernel, hog, web, idle}},
-		{"probed.txt", 6, 0.78, exitFindings, nil, []played{hog, probed}},
-		{"programs-verbose.txt", 20, 0.78, exitFindings, []string{"-v"}, []played{kernel, hog, web, evil, idle}},
+		{"programs.txt", 20, 0.78, exitFindings, nil, []fakeProgram{kernel, hog, web, evil, idle}},
+		{"programs.json", 20, 0.78, exitFindings, []string{"-o", "json"}, []fakeProgram{kernel, hog, web, idle}},
+		{"probed.txt", 6, 0.78, exitFindings, nil, []fakeProgram{hog, probed}},
+		{"programs-verbose.txt", 20, 0.78, exitFindings, []string{"-v"}, []fakeProgram{kernel, hog, web, evil, idle}},
 		// The hog is not said to suffer because of whom it hurts, however the names sort.
-		{"both.txt", 20, 0.9, exitFindings, nil, []played{batch, api}},
-		{"both-batch.txt", 20, 0.9, exitFindings, []string{"--sensitive", "/demo/batch"}, []played{batch, api}},
-		{"sensitive.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []played{hog, web, evil}},
-		{"sensitive-quiet.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process sshd"}, []played{hog, web, evil, idle}},
+		{"both.txt", 20, 0.9, exitFindings, nil, []fakeProgram{batch, api}},
+		{"both-batch.txt", 20, 0.9, exitFindings, []string{"--sensitive", "/demo/batch"}, []fakeProgram{batch, api}},
+		{"sensitive.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []fakeProgram{hog, web, evil}},
+		{"sensitive-quiet.txt", 20, 0.78, exitFindings, []string{"--sensitive", "process sshd"}, []fakeProgram{hog, web, evil, idle}},
 		// A process that waits is not idle; nor is one of which no wait is known.
-		{"placed-quiet.txt", 6, 0.1, exitOK, []string{"shop/web"}, []played{hog, placed}},
-		{"placed-starved.txt", 6, 0.99, exitFindings, []string{"--sensitive", "shop/web"}, []played{hog, starved}},
-		{"placed-unknown.txt", 6, 0.1, exitOK, []string{"shop/web"}, []played{hog, unknown}},
-		{"one.txt", 20, 0.78, exitFindings, []string{"process nginx"}, []played{hog, web, evil}},
+		{"placed-quiet.txt", 6, 0.1, exitOK, []string{"shop/web"}, []fakeProgram{hog, placed}},
+		{"placed-starved.txt", 6, 0.99, exitFindings, []string{"--sensitive", "shop/web"}, []fakeProgram{hog, starved}},
+		{"placed-unknown.txt", 6, 0.1, exitOK, []string{"shop/web"}, []fakeProgram{hog, unknown}},
+		{"one.txt", 20, 0.78, exitFindings, []string{"process nginx"}, []fakeProgram{hog, web, evil}},
 		// Too short for a rule, but nobody is told that nothing is the matter.
-		{"short.txt", 6, 0.78, exitFindings, nil, []played{kernel, hog, web, idle}},
-		{"short-quiet.txt", 6, 0.01, exitOK, nil, []played{kernel, idle, {name: "nginx", use: 0.3, wait: 0.001}}},
+		{"short.txt", 6, 0.78, exitFindings, nil, []fakeProgram{kernel, hog, web, idle}},
+		{"short-quiet.txt", 6, 0.01, exitOK, nil, []fakeProgram{kernel, idle, {name: "nginx", use: 0.3, wait: 0.001}}},
 		// A unit that takes the CPUs of a program is one to adopt, whether or not a rule is sure.
-		{"unit.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []played{unit, web}},
-		{"unit-unasked.txt", 6, 0.78, exitFindings, nil, []played{unit, web}},
+		{"unit.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process nginx"}, []fakeProgram{unit, web}},
+		{"unit-unasked.txt", 6, 0.78, exitFindings, nil, []fakeProgram{unit, web}},
 		// Whoever matters is not the one to slow down, however much it uses.
-		{"sensitive-busiest.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process stress-ng-cpu"}, []played{hog, web}},
+		{"sensitive-busiest.txt", 6, 0.78, exitFindings, []string{"--sensitive", "process stress-ng-cpu"}, []fakeProgram{hog, web}},
 		// The first line names nobody who takes little, or whose CPUs are others; nor is that one to wait.
-		{"pinned.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{pinned, apart, beside}},
-		{"pinned-alone.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{pinned, apart}},
-		{"pinned-low.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{small, apart, low}},
+		{"pinned.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{pinned, apart, beside}},
+		{"pinned-alone.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{pinned, apart}},
+		{"pinned-low.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{small, apart, low}},
 		// Nor one that is not said to be the reason.
-		{"outside.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []played{outside, beside}},
+		{"outside.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{outside, beside}},
 		// A daemon that hardly runs is not the worst off.
-		{"daemon.txt", 6, 0.78, exitFindings, nil, []played{unit, {name: "nginx", use: 0.35, wait: 0.3}, {name: "crond", use: 0.001, wait: 0.02}}},
+		{"daemon.txt", 6, 0.78, exitFindings, nil, []fakeProgram{unit, {name: "nginx", use: 0.35, wait: 0.3}, {name: "crond", use: 0.001, wait: 0.02}}},
 		{"nobody.txt", 6, 0.9, exitFindings, nil, nil},
-		{"late.txt", 30, 0.78, exitFindings, nil, []played{late, web}},
-		{"container.txt", 20, 0.1, exitFindings, nil, []played{throttled}},
-		{"schedstat.txt", 20, 0.78, exitFindings, nil, []played{{name: "a", use: 1.9, withoutSchedstat: true}, {name: "b", use: 0.1, withoutSchedstat: true}}},
+		{"late.txt", 30, 0.78, exitFindings, nil, []fakeProgram{late, web}},
+		{"container.txt", 20, 0.1, exitFindings, nil, []fakeProgram{throttled}},
+		{"schedstat.txt", 20, 0.78, exitFindings, nil, []fakeProgram{{name: "a", use: 1.9, withoutSchedstat: true}, {name: "b", use: 0.1, withoutSchedstat: true}}},
 	} {
-		out, errs, code := berth(t, append([]string{"diagnose", "--replay", play(t, c.seconds, c.stall, c.of...)}, c.args...)...)
+		out, errs, code := berth(t, append([]string{"diagnose", "--replay", record(t, c.seconds, c.stall, c.of...)}, c.args...)...)
 		if code != c.code || errs != "" {
 			t.Errorf("%s: status %d, want %d: %s", c.golden, code, c.code, errs)
 		}
@@ -197,7 +197,7 @@ func TestDiagnosePrograms(t *testing.T) {
 
 func TestWatchPrograms(t *testing.T) {
 	t.Parallel()
-	name := play(t, 3, 0.5, played{name: "nginx", use: 0.3, wait: 0.2}, played{name: evilName, use: 0.1}, played{name: "demo/api", group: true, use: 0.2})
+	name := record(t, 3, 0.5, fakeProgram{name: "nginx", use: 0.3, wait: 0.2}, fakeProgram{name: evilName, use: 0.1}, fakeProgram{name: "demo/api", group: true, use: 0.2})
 	out, errs, code := berth(t, "watch", "--replay", name, "--once")
 	if code != exitOK || errs != "" {
 		t.Fatalf("status %d: %s", code, errs)
@@ -210,7 +210,7 @@ func TestWatchPrograms(t *testing.T) {
 
 func TestDiagnoseProgramsRefuses(t *testing.T) {
 	t.Parallel()
-	name := play(t, 6, 0.1, played{name: "nginx", use: 0.3})
+	name := record(t, 6, 0.1, fakeProgram{name: "nginx", use: 0.3})
 	for _, c := range []struct {
 		args []string
 		code int

@@ -189,7 +189,7 @@ func TestGuardTellsUnmatchedGlobs(t *testing.T) {
 	}
 }
 
-// TestGuardLeft restores what a guard left in a tree that a test plays.
+// TestGuardLeft restores what a guard left in a tree that a test simulates.
 func TestGuardLeft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

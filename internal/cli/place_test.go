@@ -494,14 +494,20 @@ func TestAdoptRefuses(t *testing.T) {
 // A process of a service or a container is not taken out of its group.
 func TestAdoptAsksForTheWhole(t *testing.T) {
 	t.Parallel()
+	id := strings.Repeat("01", 32)
 	for path, want := range map[string]string{
-		"/":                           "",
-		"/user.slice/session-3.scope": "",
-		"/system.slice/nginx.service": "adopt that with --unit nginx.service",
-		"/system.slice/a b.service":   "--unit 'a b.service'",
-		"/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope": "of the container /kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
-		"/docker/0123":                 "--cgroup /docker/0123",
-		"/system.slice/run-r8d7.scope": "which ends when it leaves: adopt that with --cgroup /system.slice/run-r8d7.scope",
+		"/":                            "",
+		"/user.slice/session-3.scope":  "",
+		"/system.slice/nginx.service":  "adopt that with --unit nginx.service",
+		"/system.slice/a b.service":    "--unit 'a b.service'",
+		"/system.slice/docker.service": "adopt that with --unit docker.service",
+		"/user.slice/docker-build":     "",
+		"/kubepods.slice/kubepods-pod1.slice/cri-containerd-" + id + ".scope": "of the container /kubepods.slice/kubepods-pod1.slice/cri-containerd-" + id + ".scope:",
+		"/docker/" + id: "--cgroup /docker/" + id,
+		"/docker/" + id + "/system.slice/nginx.service":                        "--cgroup /docker/" + id,
+		"/lxc.payload.web/init.scope":                                          "of the container /lxc.payload.web:",
+		"/kubepods/besteffort/pod12345678-1111-2222-3333-123456789abc/sandbox": "pod12345678-1111-2222-3333-123456789abc/sandbox",
+		"/system.slice/run-r8d7.scope":                                         "which ends when it leaves: adopt that with --cgroup /system.slice/run-r8d7.scope",
 	} {
 		root := fstest.MapFS{"proc/7/cgroup": {Data: []byte("1:name=systemd:/\n0::" + path + "\n")}}
 		err := mayLeave(root, 7)

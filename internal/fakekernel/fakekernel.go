@@ -1,4 +1,4 @@
-// Package fakekernel plays the kernel's part in a cgroup tree, and makes the
+// Package fakekernel simulates the kernel's part in a cgroup tree, and makes the
 // /sys of a machine, for tests. Tests that use the kernel's own groups take turns by
 // LockHost.
 //

@@ -48,7 +48,7 @@ func Recorded() (map[string]string, error) {
 	return texts, nil
 }
 
-// Tree is a cgroup tree, live or played: a kernel.Root is one.
+// Tree is a cgroup tree, live or fake: a kernel.Root is one.
 type Tree interface {
 	FS() fs.FS
 	WriteFile(name, data string) error

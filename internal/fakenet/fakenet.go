@@ -1,4 +1,4 @@
-// Package fakenet plays, for tests, the network devices of a host with their queueing
+// Package fakenet simulates, for tests, the network devices of a host with their queueing
 // disciplines, and the programs of control groups that mark packets.
 package fakenet
 

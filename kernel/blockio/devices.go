@@ -218,12 +218,7 @@ func (d *Devices) belowPath(name string, depth int) (names []string, reason stri
 			return nil, fmt.Sprintf("/%s is a link: name what it points to", at)
 		}
 	}
-	var mount *kernel.Mount
-	for i := range d.mounts {
-		if m := &d.mounts[i]; (m.Dir == "." || kernel.Within(rel, m.Dir)) && (mount == nil || m.Dir == mount.Dir || mount.Dir == "." || kernel.Within(m.Dir, mount.Dir)) {
-			mount = m // of those at the same place, the last one lies above
-		}
-	}
+	mount := kernel.MountOf(d.mounts, rel)
 	if mount == nil {
 		return nil, "nothing is mounted there"
 	}

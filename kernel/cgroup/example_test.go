@@ -13,7 +13,7 @@ import (
 )
 
 // Two processes are put side by side in groups of their own; the neighbour is
-// squeezed for a while; then everything is as before. The tree is a played one:
+// squeezed for a while; then everything is as before. The tree is a fake one:
 // on a live host the root is kernel.Open("/").
 func Example() {
 	if err := squeeze(); err != nil {
@@ -60,7 +60,7 @@ func squeeze() (err error) {
 	if err != nil {
 		return err
 	}
-	host.UID = 0 // of the played host
+	host.UID = 0 // of the fake host
 	base, err := host.Base(cgroup.CPU, cgroup.CPUAcct)
 	if err != nil {
 		return err // what is missing, why, and what would help

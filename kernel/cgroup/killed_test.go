@@ -115,7 +115,7 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	for _, k := range knob.All() {
-		// The played kernel has no huge pages, and a partition needs one around it (TestPartition).
+		// The fake kernel has no huge pages, and a partition needs one around it (TestPartition).
 		if k.Kind == knob.Group && !k.ReadOnly && k.Controller != "hugetlb" && k.Name != "partition" && !tried[k.Name] {
 			t.Errorf("knob %s was not tried", k.Name)
 		}

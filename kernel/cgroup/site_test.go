@@ -19,7 +19,7 @@ import (
 	"berth.dev/berth/kernel"
 )
 
-// site is a host that tests run on: one that the test plays, or the real one.
+// site is a host that tests run on: one that the test simulates, or the real one.
 type site struct {
 	root *kernel.Root
 	host *Host
@@ -35,7 +35,7 @@ var groups atomic.Int32
 // shows in the groups of any other.
 var realV2 sync.Mutex
 
-// onEverySite runs a test on played hosts, and on the real one if it lets
+// onEverySite runs a test on fake hosts, and on the real one if it lets
 // groups be made.
 func onEverySite(t *testing.T, test func(t *testing.T, s site)) {
 	for name, layout := range map[string]fakekernel.Layout{

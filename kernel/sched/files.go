@@ -82,7 +82,7 @@ func (systemCalls) SetScheduling(tid int, a Attr) error  { return set(tid, a) }
 //
 // A file of a process has the value of the process's first thread and then those of threads with another
 // (kernel.Threads). Writing it changes all threads, those that start meanwhile included. The
-// files are there as long as the process or thread that started then. Files that play processes have
+// files are there as long as the process or thread that started then. Fakes of processes have
 // the methods of Calls; else only the live host has any.
 func Over(root *kernel.Root) *kernel.Root {
 	calls, ok := root.Files.(Calls)

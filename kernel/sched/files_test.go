@@ -18,8 +18,8 @@ import (
 	"berth.dev/berth/kernel/knob"
 )
 
-// played are processes that a test plays: a directory tree and how threads are scheduled.
-type played struct {
+// fakeProcesses are processes that a test simulates: a directory tree and how threads are scheduled.
+type fakeProcesses struct {
 	kernel.Files
 	dir string
 
@@ -28,20 +28,20 @@ type played struct {
 	fails error // of each change
 }
 
-func newPlayed(t *testing.T) (*played, *kernel.Root) {
+func newFake(t *testing.T) (*fakeProcesses, *kernel.Root) {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := kernel.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &played{Files: root.Files, dir: dir, state: map[int]State{}}
+	p := &fakeProcesses{Files: root.Files, dir: dir, state: map[int]State{}}
 	p.file(t, "proc/self/mountinfo", "20 1 0:20 / /proc rw - proc proc rw\n")
 	p.file(t, "proc/sys/kernel/random/boot_id", "x\n")
 	return p, Over(kernel.NewRoot(dir, p))
 }
 
-func (p *played) file(t *testing.T, name, text string) {
+func (p *fakeProcesses) file(t *testing.T, name, text string) {
 	t.Helper()
 	name = filepath.Join(p.dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
@@ -50,7 +50,7 @@ func (p *played) file(t *testing.T, name, text string) {
 }
 
 // start has a process with threads, the first of which has its number.
-func (p *played) start(t *testing.T, start string, tids ...int) {
+func (p *fakeProcesses) start(t *testing.T, start string, tids ...int) {
 	t.Helper()
 	for _, tid := range tids {
 		stat := fmt.Sprintf("%d (x) R 1%s %d 0 %s 0\n", tid, strings.Repeat(" 0", 15), len(tids), start)
@@ -66,14 +66,14 @@ func (p *played) start(t *testing.T, start string, tids ...int) {
 	}
 }
 
-func (p *played) end(t *testing.T, pid int) {
+func (p *fakeProcesses) end(t *testing.T, pid int) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(p.dir, "proc", strconv.Itoa(pid))); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (p *played) GetScheduling(tid int) (State, error) {
+func (p *fakeProcesses) GetScheduling(tid int) (State, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, ok := p.state[tid]
@@ -83,7 +83,7 @@ func (p *played) GetScheduling(tid int) (State, error) {
 	return s, nil
 }
 
-func (p *played) SetScheduling(tid int, a Attr) error {
+func (p *fakeProcesses) SetScheduling(tid int, a Attr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fails != nil {
@@ -126,7 +126,7 @@ func TestPlanOfAProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, root := newPlayed(t)
+			p, root := newFake(t)
 			p.start(t, "80", 7, 8, 9)
 			p.state[8] = State{Affinity: cpuset.MustParse("1"), Policy: Batch, Nice: 3}
 			p.state[9] = State{Affinity: cpuset.MustParse("0-3"), Policy: Other, Nice: 1}
@@ -174,7 +174,7 @@ func TestPlanOfAProcess(t *testing.T) {
 // Where somebody else has given the first thread back what it had, the others still are.
 func TestHalfUndone(t *testing.T) {
 	t.Parallel()
-	p, root := newPlayed(t)
+	p, root := newFake(t)
 	p.start(t, "80", 7, 8)
 	was := p.state[7]
 	log, err := kernel.OpenUndoLog(root, filepath.Join(t.TempDir(), "log"), "test")
@@ -198,7 +198,7 @@ func TestHalfUndone(t *testing.T) {
 // Another process that has the number by now is never touched.
 func TestReusedNumber(t *testing.T) {
 	t.Parallel()
-	p, root := newPlayed(t)
+	p, root := newFake(t)
 	p.start(t, "80", 7)
 	log, err := kernel.OpenUndoLog(root, filepath.Join(t.TempDir(), "log"), "test")
 	if err != nil {
@@ -230,7 +230,7 @@ func TestReusedNumber(t *testing.T) {
 
 func TestFilesRefuse(t *testing.T) {
 	t.Parallel()
-	p, root := newPlayed(t)
+	p, root := newFake(t)
 	p.start(t, "80", 7)
 	for name, text := range map[string]string{
 		"policy": "SCHED_NONE", "policy ": "", "policy  ": "SCHED_FIFO:x", "policy   ": "SCHED_FIFO", "nice": "20", "nice ": "x", "cpus": "x", "cpus ": "0 8@1=",

@@ -12,7 +12,7 @@ import (
 )
 
 // ioFile is the I/O priority of one thread, in the directory of that rather than of its process:
-// proc/TID@START/sched.io. A played kernel has the text in proc/TID/ioprio.
+// proc/TID@START/sched.io. A fake kernel has the text in proc/TID/ioprio.
 const ioFile = "sched.io"
 
 // IOPriorityFile returns the name of the file under Over that is the I/O priority of a thread. Its
@@ -77,7 +77,7 @@ func ioPriority(tid int) (int, error) {
 	return int(n), nil
 }
 
-func playedFile(tid int) string { return fmt.Sprintf("proc/%d/ioprio", tid) }
+func fakeFile(tid int) string { return fmt.Sprintf("proc/%d/ioprio", tid) }
 
 // readIO returns the I/O priority of a thread.
 func (f *files) readIO(p Process) (text string, err error) {
@@ -87,7 +87,7 @@ func (f *files) readIO(p Process) (text string, err error) {
 		text = ioText(n)
 	} else {
 		var data []byte
-		data, err = fs.ReadFile(f.fsys, playedFile(p.PID))
+		data, err = fs.ReadFile(f.fsys, fakeFile(p.PID))
 		text = strings.TrimSpace(string(data))
 	}
 	if err != nil && !f.is(p) {
@@ -103,7 +103,7 @@ func (f *files) writeIO(p Process, text string) error {
 		return fmt.Errorf("%w: %w", err, syscall.EINVAL)
 	}
 	if !f.root.IsLive() {
-		return f.root.Files.WriteFile(playedFile(p.PID), text)
+		return f.root.Files.WriteFile(fakeFile(p.PID), text)
 	}
 	was, err := ioPriority(p.PID)
 	if err == nil {

@@ -118,7 +118,7 @@ func TestIOPriorityOfProcess(t *testing.T) {
 // given anything back; what the other one had is noted anew.
 func TestIOPriorityOfAnother(t *testing.T) {
 	t.Parallel()
-	p, root := newPlayed(t)
+	p, root := newFake(t)
 	log, err := kernel.OpenUndoLog(root, filepath.Join(t.TempDir(), "log"), "test")
 	if err != nil {
 		t.Fatal(err)

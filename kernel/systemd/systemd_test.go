@@ -191,6 +191,32 @@ func TestOwner(t *testing.T) {
 	}
 }
 
+// A group with a name that no unit can have is no unit's: it is written directly, and systemd, which would call the name invalid, is not asked.
+func TestNamesOfNoUnit(t *testing.T) {
+	t.Parallel()
+	root, bus := host(t)
+	bus.err = dbus.Error{Name: "org.freedesktop.DBus.Error.InvalidArgs"}
+	for _, name := range []string{".service", "@.service", "@a.service", "a@.service", "a b.service", "\u00e4.service"} {
+		dir := mount + "/user.slice/" + name
+		if err := os.MkdirAll(filepath.Join(bus.root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(bus.root, dir, "cpu.weight"), []byte("100\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := root.WriteFile(dir+"/cpu.weight", "50\n")
+		text, _ := os.ReadFile(filepath.Join(bus.root, dir, "cpu.weight"))
+		if err != nil || string(text) != "50\n" || Asks(dir+"/cpu.weight") {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+	}
+	for _, name := range []string{"a.service", "a@b.service", "a@b@c.service", `a\x2db-:1.2_.scope`, strings.Repeat("a", 247) + ".service", "_cpu.slice"} {
+		if !Asks(mount + "/" + name + "/cpu.weight") {
+			t.Errorf("%s: systemd is not asked", name)
+		}
+	}
+}
+
 // TestPlan applies and undoes a plan in the group of a unit.
 func TestPlan(t *testing.T) {
 	t.Parallel()

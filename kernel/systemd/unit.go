@@ -36,7 +36,7 @@ func ControlGroup(ctx context.Context, root *kernel.Root, name string) (group st
 	}
 	u, ok := named(mount + "/" + name)
 	if !ok || strings.Contains(name, "/") {
-		return "", fmt.Errorf("unit %q: its name does not end in .service, .scope or .slice, which have groups", name)
+		return "", fmt.Errorf("unit %q: no unit that has a group is called so: its name does not end in .service, .scope or .slice, or has other characters than units have", name)
 	}
 	bus, err := f.connect(ctx)
 	if err != nil {
@@ -92,7 +92,16 @@ func named(group string) (unit, bool) {
 	}
 	name := strings.TrimPrefix(path.Base(group), "_")
 	kind, ok := kinds[path.Ext(name)]
-	return unit{name: name, kind: kind}, ok
+	return unit{name: name, kind: kind}, ok && isUnitName(name)
+}
+
+// isUnitName reports whether a unit that is no template can have a name (systemd.unit(5)). Users call groups
+// in their own as they like; of a name that no unit can have systemd would say that it is invalid.
+func isUnitName(name string) bool {
+	const characters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_.\\@"
+	prefix := strings.TrimSuffix(name, path.Ext(name))
+	at := strings.IndexByte(prefix, '@')
+	return prefix != "" && at != 0 && at != len(prefix)-1 && strings.Trim(prefix, characters) == ""
 }
 
 // sliceDir returns the group of a slice: "a.slice/a-b.slice" of "a-b.slice".

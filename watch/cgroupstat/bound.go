@@ -3,7 +3,6 @@ package cgroupstat
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -131,7 +130,7 @@ func (l *look) at(path string) {
 	var names []string
 	if !info.childless || path == "." {
 		var err error
-		names, err = subdirectories(dir, -1)
+		names, err = kernel.Subdirectories(dir, -1)
 		l.failed(path, err)
 	}
 	l.groups = append(l.groups, found{path, info.id, ""})
@@ -163,7 +162,7 @@ func (l *look) survey(top string, uid uint32) {
 		var below []string
 		if !info.childless && names > 0 {
 			var err error
-			below, err = subdirectories(dir, names)
+			below, err = kernel.Subdirectories(dir, names)
 			l.failed(path, err)
 		}
 		l.groups = append(l.groups, found{path, info.id, top})
@@ -199,33 +198,6 @@ func (l *look) topOf(path string) string {
 }
 
 func (l *look) keeps(path string) bool { return l.keep != nil && l.keep(path) }
-
-// subdirectories returns the names of the directories in one, in order, some of them
-// where there are more than most; -1 is all.
-func subdirectories(dir string, most int) ([]string, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var names []string
-	for most < 0 || len(names) < most {
-		entries, err := f.ReadDir(1024)
-		for _, e := range entries {
-			if e.IsDir() {
-				names = append(names, e.Name())
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
 
 // Populated reports whether there are processes in a group or below it, by the line of
 // cgroup.events on v2, and by cgroup.procs, which is of the group alone, on v1. Where

@@ -496,3 +496,22 @@ func FuzzParsers(f *testing.F) {
 		}
 	})
 }
+
+// Of several devices on one line, as Linux 5.15 has them, the figures are the last one's.
+func TestIODevicesOnOneLine(t *testing.T) {
+	t.Parallel()
+	var to sink
+	text := "8:0 rbytes=512 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n7:7 7:6 7:4 rbytes=4096 wbytes=0 rios=2 wios=0 dbytes=0 dios=0\n7:3 \n"
+	if err := parseIO([]byte(text), &to); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, s := range to.to {
+		if s.Quantity == watch.IORead {
+			got[s.Subject.Part.String()] += s.Value
+		}
+	}
+	if diff := cmp.Diff(map[string]float64{"8:0": 512, "7:4": 4096}, got); diff != "" {
+		t.Errorf("bytes read (-want +got):\n%s", diff)
+	}
+}

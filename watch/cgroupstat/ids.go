@@ -11,36 +11,39 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/kernel"
 )
 
 // IDsBelow returns the ids of a group of the tree at root and of all below it, its own
-// first; all is false where there are more than most. The id of a group is the inode number
+// first; all is false where there are more than most, which are not listed. The id of a group is the inode number
 // of its directory, as it has 64 bits (kernfs, since Linux 5.5). Groups that go meanwhile
 // are skipped.
 func IDsBelow(root, group string, most int) (ids []uint64, all bool, err error) {
-	all = true
 	top := filepath.Join(root, group)
-	err = filepath.WalkDir(top, func(dir string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			return nil
-		}
-		var info fs.FileInfo
+	for queue := []string{top}; len(queue) > 0; {
+		dir := queue[0]
+		queue = queue[1:]
+		info, err := os.Stat(dir)
+		var names []string
 		if err == nil {
-			info, err = os.Stat(dir)
+			names, err = kernel.Subdirectories(dir, most)
 		}
 		switch {
-		case err != nil && dir != top && errors.Is(err, fs.ErrNotExist):
-			return nil
+		case err != nil && dir != top && kernel.Absent(err):
+			continue
 		case err != nil:
-			return err
-		case len(ids) == most:
-			all = false
-			return fs.SkipAll
+			return ids, true, err
 		}
 		ids = append(ids, info.Sys().(*syscall.Stat_t).Ino)
-		return nil
-	})
-	return ids, all, err
+		if len(ids)+len(queue)+len(names) > most {
+			return ids, false, nil
+		}
+		for _, name := range names {
+			queue = append(queue, filepath.Join(dir, name))
+		}
+	}
+	return ids, true, nil
 }
 
 // Names finds the groups of a tree by their ids. It takes CAP_DAC_READ_SEARCH.

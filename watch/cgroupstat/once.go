@@ -12,7 +12,7 @@ import (
 )
 
 // Values reads some signals of a group once, as of the whole group: from any file
-// system, which may be that of a kernel that a test plays. Dirs are the directories of
+// system, which may be that of a fake kernel. Dirs are the directories of
 // the group there, each as a Tree. What is not told is absent; a group that does not
 // exist tells nothing.
 func Values(fsys fs.FS, dirs []Tree, want ...Signal) (map[watch.Quantity]float64, error) {

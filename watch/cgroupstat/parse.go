@@ -1,6 +1,7 @@
 package cgroupstat
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strconv"
@@ -203,7 +204,9 @@ func parseNodes(text []byte, q watch.Quantity, scale float64, to *sink) error {
 	}
 }
 
-// parseIO reads io.stat: "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
+// parseIO reads io.stat: "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0". Since Linux 5.15, and until
+// "blk-cgroup: always terminate io.stat lines" of January 2022, a device without figures has no line's end: figures
+// are those of the last device before them, as in "7:1 7:0 rbytes=4096".
 func parseIO(text []byte, to *sink) error {
 	defer to.of(watch.Whole, 0)
 	for len(text) > 0 {
@@ -219,6 +222,12 @@ func parseIO(text []byte, to *sink) error {
 				break
 			}
 			name, value := kernel.Cut(field, '=')
+			if value == nil && bytes.IndexByte(name, ':') >= 0 {
+				if err := to.ofDevice(name); err != nil {
+					return fmt.Errorf("line %q: %w", line, err)
+				}
+				continue
+			}
 			var q watch.Quantity
 			switch string(name) {
 			case "rbytes":

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -188,16 +187,16 @@ func (g *Group) update() error {
 // listBelow lists the threads of the groups below a directory. Those that go meanwhile are
 // left out.
 func (g *Group) listBelow(dir string, left *int) error {
-	entries, err := os.ReadDir(dir)
+	names, err := kernel.Subdirectories(dir, *left)
 	if err != nil {
 		return kernel.IgnoreAbsent(err)
 	}
-	for _, entry := range entries {
-		if !entry.IsDir() || *left == 0 {
-			continue
+	for _, name := range names {
+		if *left == 0 {
+			break
 		}
 		*left--
-		below := filepath.Join(dir, entry.Name())
+		below := filepath.Join(dir, name)
 		f, err := kernel.OpenFile(filepath.Join(below, filepath.Base(g.list.Path())))
 		if err == nil {
 			err = errors.Join(g.listIn(&f), f.Close())

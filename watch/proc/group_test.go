@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// host plays a proc file system and one group.
+// host simulates a proc file system and one group.
 type host struct {
 	t    testing.TB
 	dir  string
@@ -106,6 +106,33 @@ func TestGroup(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// However many groups are below one, a reading looks at no more than a few. Not parallel: AllocsPerRun counts for
+// the whole program.
+func TestGroupBelowBounded(t *testing.T) {
+	h := newHost(t, "tasks")
+	g, err := OpenGroup(GroupConfig{Proc: h.dir + "/proc", Dir: h.dir + "/group", Name: "g", Below: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	made := 0
+	allocations := func(groups int) float64 {
+		for ; made < groups; made++ {
+			if err := os.Mkdir(fmt.Sprintf("%s/group/%d", h.dir, made), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return testing.AllocsPerRun(1, func() {
+			if _, err := g.Read(1, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if few, many := allocations(1200), allocations(6000); many > 2*few {
+		t.Errorf("%v allocations for a reading of a group with 6000 below it, %v with 1200", many, few)
 	}
 }
 

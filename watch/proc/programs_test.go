@@ -12,8 +12,8 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// play writes a process of the root group: times are in milliseconds, waits by thread.
-func (h *host) play(pid int, name string, flags uint64, started, ran int, waits ...int) {
+// process writes a process of the root group: times are in milliseconds, waits by thread.
+func (h *host) process(pid int, name string, flags uint64, started, ran int, waits ...int) {
 	h.t.Helper()
 	h.write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (%s) S 1 1 1 0 -1 %d 0 0 0 0 %d 0 0 0 20 0 %d 0 %d 0 0\n",
 		pid, name, flags, ran/10, len(waits), started))
@@ -77,32 +77,32 @@ func TestPrograms(t *testing.T) {
 	const s = watch.Second
 	const evil = "\x1b[2J) R 1 (x\n"
 	h := newHost(t, "cgroup.procs")
-	h.play(2, "kworker/0:1", 0x200000, 1, 500, 9)
-	h.play(10, "hog", 0, 5, 1000, 300)
-	h.play(11, "hog", 0, 5, 2000, 300)
-	h.play(12, "web", 0, 6, 100, 50, 60)
-	h.play(13, evil, 0, 7, 0, 0)
-	h.play(14, "idle", 0, 7, 10, 10)
-	h.play(17, "", 0, 7, 0, 0)
+	h.process(2, "kworker/0:1", 0x200000, 1, 500, 9)
+	h.process(10, "hog", 0, 5, 1000, 300)
+	h.process(11, "hog", 0, 5, 2000, 300)
+	h.process(12, "web", 0, 6, 100, 50, 60)
+	h.process(13, evil, 0, 7, 0, 0)
+	h.process(14, "idle", 0, 7, 10, 10)
+	h.process(17, "", 0, 7, 0, 0)
 	h.members(0, 2, 10, 11, 12, 13, 14, 17, 99) // one of another namespace, one that has gone
 	p := h.openPrograms()
 	want(t, figures(t, p, s), "", "0")
 
-	h.play(2, "kworker/0:1", 0x200000, 1, 600, 99)
-	h.play(10, "hog", 0, 5, 1400, 500)
-	h.play(11, "hog", 0, 5, 2300, 400)
-	h.play(12, "web", 0, 6, 200, 80, 160)
-	h.play(13, evil, 0, 7, 20, 0)
-	h.play(15, "new", 0, 90, 400, 100)    // since the last reading
-	h.play(16, "moved", 0, 2, 90000, 500) // has a past elsewhere
-	h.play(17, "", 0, 7, 30, 5)
+	h.process(2, "kworker/0:1", 0x200000, 1, 600, 99)
+	h.process(10, "hog", 0, 5, 1400, 500)
+	h.process(11, "hog", 0, 5, 2300, 400)
+	h.process(12, "web", 0, 6, 200, 80, 160)
+	h.process(13, evil, 0, 7, 20, 0)
+	h.process(15, "new", 0, 90, 400, 100)    // since the last reading
+	h.process(16, "moved", 0, 2, 90000, 500) // has a past elsewhere
+	h.process(17, "", 0, 7, 30, 5)
 	h.members(2, 10, 11, 12, 13, 14, 15, 16, 17)
 	got := figures(t, p, 2*s)
 	want(t, got, "", "1350", OtherPrograms, "30 5", KernelThreads, "100", "hog", "700 300", "web", "100 130", evil, "20 0", "new", "400 100")
 
 	// 11 ends; 10 ends and its number is another's; the second thread of 12 ends, and a third begins.
-	h.play(10, "other", 0, 200, 50, 20)
-	h.play(12, "web", 0, 6, 220, 90)
+	h.process(10, "other", 0, 200, 50, 20)
+	h.process(12, "web", 0, 6, 220, 90)
 	h.write("proc/12/task/40/schedstat", "0 7000000 1\n")
 	h.write("proc/12/stat", strings.Replace(h.text("proc/12/stat"), "20 0 1 0", "20 0 2 0", 1))
 	if err := errors.Join(os.RemoveAll(h.dir+"/proc/11"), os.RemoveAll(h.dir+"/proc/12/task/13")); err != nil {
@@ -132,11 +132,11 @@ func TestProgramsWithoutSchedstat(t *testing.T) {
 	if err := os.Remove(h.dir + "/proc/self/schedstat"); err != nil {
 		t.Fatal(err)
 	}
-	h.play(10, "hog", 0, 5, 1000, 300)
+	h.process(10, "hog", 0, 5, 1000, 300)
 	h.members(10)
 	p := h.openPrograms()
 	figures(t, p, watch.Second)
-	h.play(10, "hog", 0, 5, 1500, 400)
+	h.process(10, "hog", 0, 5, 1500, 400)
 	want(t, figures(t, p, 2*watch.Second), "", "500", "hog", "500")
 }
 
@@ -145,20 +145,20 @@ func TestProgramsOfManyNames(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "cgroup.procs")
 	var pids []int
-	play := func(ran int) {
+	run := func(ran int) {
 		for i := range 200 {
-			h.play(1000+i, fmt.Sprintf("name-%d", i), 0, 5, ran, 0)
+			h.process(1000+i, fmt.Sprintf("name-%d", i), 0, 5, ran, 0)
 		}
-		h.play(10, "hog", 0, 5, 10*ran, 0)
+		h.process(10, "hog", 0, 5, 10*ran, 0)
 	}
 	for i := range 200 {
 		pids = append(pids, 1000+i)
 	}
-	play(0)
+	run(0)
 	h.members(append(pids, 10)...)
 	p := h.openPrograms()
 	figures(t, p, watch.Second)
-	play(100)
+	run(100)
 	got := figures(t, p, 2*watch.Second)
 	if len(got) != maxPrograms+2 || got["hog"] != "1000 0" || got[""] != "21000" || got[OtherPrograms] != "13700 0" {
 		t.Errorf("%d names, hog %q, all %q, others %q", len(got), got["hog"], got[""], got[OtherPrograms])
@@ -170,20 +170,20 @@ func TestProgramsTakeTurns(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "cgroup.procs")
 	pids := []int{10}
-	h.play(10, "hog", 0, 5, 0, 0)
+	h.process(10, "hog", 0, 5, 0, 0)
 	for i := range 1000 {
 		pids = append(pids, 1000+i)
-		h.play(1000+i, "idle", 0, 5, 0, 0)
+		h.process(1000+i, "idle", 0, 5, 0, 0)
 	}
 	h.members(pids...)
 	p := h.openPrograms()
 	figures(t, p, watch.Second)
-	h.play(10, "hog", 0, 5, 500, 0)
+	h.process(10, "hog", 0, 5, 500, 0)
 	if got := figures(t, p, 2*watch.Second); p.reads != 2002 || got["hog"] != "500 0" {
 		t.Errorf("after a second %d files are read, and it tells %q", p.reads, got)
 	}
-	h.play(10, "hog", 0, 5, 900, 0)
-	h.play(1000, "idle", 0, 5, 100, 0)
+	h.process(10, "hog", 0, 5, 900, 0)
+	h.process(1000, "idle", 0, 5, 100, 0)
 	if got := figures(t, p, 4*watch.Second); p.reads != 2 || got["hog"] != "900 0" || got["idle"] != "" {
 		t.Errorf("two seconds later %d files are read, and it tells %q", p.reads, got)
 	}
@@ -203,7 +203,7 @@ func TestProgramsRefuse(t *testing.T) {
 	}
 	for file, text := range map[string]string{"group/cgroup.procs": "x\n", "proc/10/stat": "10 (a) S 1", "proc/10/schedstat": "1 2"} {
 		h := newHost(t, "cgroup.procs")
-		h.play(10, "a", 0, 5, 0, 0)
+		h.process(10, "a", 0, 5, 0, 0)
 		h.members(10)
 		h.write(file, text)
 		if _, err := h.openPrograms().Read(watch.Second, nil); err == nil || !strings.Contains(err.Error(), filepath.Base(file)) {
@@ -216,7 +216,7 @@ func BenchmarkPrograms4000(b *testing.B) {
 	h := newHost(b, "cgroup.procs")
 	var pids []int
 	for i := range 4000 {
-		h.play(1000+i, fmt.Sprintf("name-%d", i%300), 0, 5, 0, 0)
+		h.process(1000+i, fmt.Sprintf("name-%d", i%300), 0, 5, 0, 0)
 		pids = append(pids, 1000+i)
 	}
 	h.members(pids...)

@@ -49,8 +49,10 @@ func (g *guard) start(now time.Time) error {
 		return err
 	}
 	g.measuring, g.since = true, now
-	g.from, err = g.read()
-	return err
+	if g.from, err = g.read(); err != nil {
+		return errors.Join(err, g.stop(now))
+	}
+	return nil
 }
 
 // stop ends a window, if there is one.

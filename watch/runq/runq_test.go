@@ -224,6 +224,13 @@ func TestGuardRefusals(t *testing.T) {
 	if cost, err := off.guard(-1).check(time.Now()); err != nil || cost != (Cost{}) || cost.Share() != 0 {
 		t.Errorf("check without a guard = %+v, %v", cost, err)
 	}
+	unread := meter{}
+	g := unread.guard(1)
+	g.read = func() (Cost, error) { return Cost{}, errors.New("not read") }
+	checkError(t, "figures that cannot be read", g.start(time.Now()), "not read")
+	if unread.running != 0 || g.measuring {
+		t.Errorf("the kernel goes on measuring: %d, %v", unread.running, g.measuring)
+	}
 }
 
 func TestInspect(t *testing.T) {
