@@ -3,11 +3,11 @@ package nri
 import (
 	"context"
 	"maps"
-	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/cpuset"
 )
 
 // beginning is a container that was to begin in the group of its cache class, and has not begun.
@@ -171,28 +171,32 @@ func (p *Plugin) toBegin(container string) bool {
 }
 
 // alignBegins brings what is still to begin in line with what the runtime has: what began or ended while
-// no connection told of it, and pods that are gone, are forgotten. They show nothing of this runtime.
+// no connection told of it, and pods that are gone, are forgotten, and what a former plugin asked for is
+// noted. They show nothing of this runtime.
 func (p *Plugin) alignBegins(pods map[string]*api.PodSandbox, containers []*api.Container) {
-	var waits []string // created and not started
-	there := map[string]bool{}
+	waits := map[string]*api.Container{} // created and not started
 	for _, c := range containers {
-		there[c.GetId()] = true
 		if s := c.GetState(); s != api.ContainerState_CONTAINER_STOPPED && s != api.ContainerState_CONTAINER_RUNNING && !p.opt.Busy(groupName(c)) {
-			waits = append(waits, c.GetId())
+			waits[c.GetId()] = c
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.kept, func(id string, _ agent.Spec) bool { return !there[id] })
 	for pod, of := range p.begins.of {
 		if pods[pod] == nil {
 			delete(p.begins.of, pod)
 			continue
 		}
 		for name, one := range of {
-			if !one.ended && !slices.Contains(waits, one.container) {
+			if !one.ended && waits[one.container] == nil {
 				delete(of, name)
 			}
+		}
+	}
+	for _, c := range waits { // those that a former plugin asked for: the runtime has the name of the group
+		group, pod := c.GetLinux().GetRdt().GetClosId().GetValue(), c.GetPodSandboxId()
+		if _, known := p.begins.of[pod][c.GetName()]; !known && pods[pod] != nil && agent.IsCacheGroup(group) {
+			p.begins.put(pod, c.GetName(), beginning{container: c.GetId(), group: group})
 		}
 	}
 }
@@ -202,10 +206,9 @@ func (p *Plugin) alignBegins(pods map[string]*api.PodSandbox, containers []*api.
 func (p *Plugin) keepGroup(ctx context.Context, container string) error {
 	p.mu.Lock()
 	n := p.ids[container]
-	_, is := p.kept[container]
 	p.mu.Unlock()
 	switch {
-	case is:
+	case n.unstarted:
 		return nil
 	case n.held && p.table.lives(n.pod): // its pod keeps the place, and so the group
 		_, err := p.giveBack(ctx, container, true)
@@ -215,9 +218,7 @@ func (p *Plugin) keepGroup(ctx context.Context, container string) error {
 	if err != nil {
 		return err
 	}
-	had := w.Spec
-	specs := []agent.Spec{(&asked{spec: had}).shared()}
-	specs[0].Annotations[fellKey] = "it was created and not started"
+	specs := []agent.Spec{(&asked{spec: w.Spec}).notStarted()}
 	_, err = without(specs, false, func() (err error) { // what it cannot have so it asks for again once it starts
 		w, err = p.node.Resize(ctx, specs[0])
 		return err
@@ -225,47 +226,44 @@ func (p *Plugin) keepGroup(ctx context.Context, container string) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.kept[container] = had
-	p.mu.Unlock()
-	if p.settle(ctx, container, &w); !p.table.has(container) { // it ended meanwhile
-		p.forget(container)
-	}
+	p.settle(ctx, container, &w)
 	return nil
 }
 
-// regain gives a container back what it had before keepGroup. ok is false if it had nothing to give up.
+// regain gives a container that has started what its pod asks for, if it gave that up before (keepGroup).
+// ok is false if it had nothing to give up.
 func (p *Plugin) regain(ctx context.Context, pod *api.PodSandbox, c *api.Container) (ok bool, err error) {
-	p.mu.Lock()
-	had, ok := p.kept[c.GetId()]
-	p.mu.Unlock()
-	if !ok {
+	if !p.gaveUp(c.GetId()) {
 		return false, nil
 	}
+	a, err := p.spec(pod, c, cpuset.Set{})
+	if err != nil {
+		return true, err
+	}
 	var w agent.Workload
-	specs := []agent.Spec{had}
+	specs := []agent.Spec{a.spec}
 	lost, err := without(specs, false, func() (err error) { // it runs: too late to refuse it
 		w, err = p.node.Resize(ctx, specs[0])
 		return err
 	})
-	if err != nil && !isGone(err) {
-		return true, err
-	}
-	p.mu.Lock()
-	delete(p.kept, c.GetId())
-	p.mu.Unlock()
-	if err != nil { // it is placed anew
+	if isGone(err) { // it is placed anew
+		p.forget(c.GetId())
 		return false, nil
+	}
+	if err != nil {
+		return true, err
 	}
 	p.tellLost(pod, c, lost)
 	p.settle(ctx, c.GetId(), &w)
 	return true, nil
 }
 
-// hasKept reports whether a container has given up what it had.
-func (p *Plugin) hasKept(container string) bool {
+// gaveUp reports whether a container has given up what its pod asks for until it starts.
+func (p *Plugin) gaveUp(container string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, is := p.kept[container]
-	return is
+	return p.ids[container].unstarted
 }
+
+// unstarted reports whether a workload's container had not started when its place was decided last.
+func unstarted(w *agent.Workload) bool { return w.Spec.Annotations[unstartedKey] != "" }

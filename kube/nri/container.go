@@ -21,6 +21,10 @@ import (
 // what its pod asked for: its source is what a person wants to read of it.
 const fellKey = agent.SourcePrefix + "shared pool"
 
+// unstartedKey is the annotation of a workload whose container was created and not started: until the
+// container starts it has time of the shared pool, and then what its pod asks for (Plugin.regain).
+const unstartedKey = "unstarted"
+
 // limitKey is the annotation of a workload whose CPU time its batch or mid resources limit, and nobody
 // else has limited since: the word that says so.
 const (
@@ -52,6 +56,13 @@ func (a *asked) shared() agent.Spec {
 	for k, v := range a.spec.Annotations {
 		s.Annotations[k] = v
 	}
+	return s
+}
+
+// notStarted is shared for a container that was created and not started.
+func (a *asked) notStarted() agent.Spec {
+	s := a.shared()
+	s.Annotations[fellKey], s.Annotations[unstartedKey] = "it was created and not started", "true"
 	return s
 }
 
@@ -150,11 +161,16 @@ func (t *table) limit(id string, l limits) limits {
 	return s.limits
 }
 
-// recall notes the limit that a container was created with, by its record: a plugin that has started
-// anew knows no other.
+// recall notes what only the record of a container says, for a plugin that has started anew: the limit
+// that it was created with, and that it gave its CPUs up until it starts.
 func (t *table) recall(w *agent.Workload) {
 	if w.Spec.Annotations[limitKey] != "" {
 		t.limitTo(containerOf(w), w.Spec.Request.LimitMilli)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.seats[containerOf(w)]; s != nil {
+		s.left = unstarted(w) && !s.started
 	}
 }
 

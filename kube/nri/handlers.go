@@ -159,11 +159,12 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api
 
 // PostStartContainer notes that a container has processes, and on which CPUs.
 func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	p.began(pod, c) // a plugin that was away at its start takes it for one that is still to begin
 	if err := p.join(ctx, pod, c); err != nil {
 		p.tell(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
 	}
 	is, _ := p.opt.Effective(groupName(c))
-	if p.table.started(c.GetId(), is) || p.hasKept(c.GetId()) {
+	if p.table.started(c.GetId(), is) || p.gaveUp(c.GetId()) {
 		p.tryLater(pod, c) // its place was given back
 	}
 	p.verifyIn(2 * settling)

@@ -135,7 +135,10 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return err
 	}
 	asked.keepClasses(&held)
-	if held.Spec.Annotations[fellKey] != "" {
+	switch {
+	case unstarted(&held):
+		asked.spec = asked.notStarted()
+	case held.Spec.Annotations[fellKey] != "":
 		asked.spec = asked.shared()
 	}
 	if held.Spec.SameAs(&asked.spec) {
@@ -193,7 +196,7 @@ func (p *Plugin) name(container string, w *agent.Workload) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container], p.names[w.ID()] = named{id: w.ID(), of: of, pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
+	p.ids[container], p.names[w.ID()] = named{id: w.ID(), of: of, pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec), unstarted: unstarted(w)}, container
 }
 
 func (p *Plugin) forget(container string) {
@@ -203,6 +206,5 @@ func (p *Plugin) forget(container string) {
 		delete(p.names, n.id)
 	}
 	delete(p.ids, container)
-	delete(p.kept, container)
 	p.drift.Forget(container)
 }

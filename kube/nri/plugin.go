@@ -101,7 +101,6 @@ type Plugin struct {
 	told    map[string]map[string]bool // problems that were told, by pod id
 	runtime string                     // its name
 	begins  beginnings
-	kept    map[string]agent.Spec // what containers had that gave it up until they start, by id
 	drift   desired.Drift[string] // by container id
 	start   time.Time
 
@@ -125,7 +124,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	}
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
-		lost: map[string]*later{}, told: map[string]map[string]bool{}, begins: beginnings{of: map[string]map[string]beginning{}}, kept: map[string]agent.Spec{},
+		lost: map[string]*later{}, told: map[string]map[string]bool{}, begins: beginnings{of: map[string]map[string]beginning{}},
 		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {

@@ -29,6 +29,8 @@ type named struct {
 	classes map[agent.ClassKind]string
 	limited bool // in what it sends or receives
 	joined  bool // it has what they have in its control group
+	// unstarted is true if it gave up what its pod asks for until it starts.
+	unstarted bool
 }
 
 func (p *Plugin) info(pod *api.PodSandbox) *PodInfo {

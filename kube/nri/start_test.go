@@ -166,6 +166,28 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
+// So it is with one that has no cache class where the plugin starts anew before the container starts.
+func TestAbandonedOverARestart(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", func(o *Options) { o.Unstarted = 500 * time.Millisecond })
+	opt := n.p.opt
+	opt.Node.Enforcer, opt.Node.Events = nil, nil
+	db := pod("db", exclusive)
+	c := container(db, "a", 4000)
+	n.serial.Lock()
+	must(t, n.make(db, c, 4))
+	n.serial.Unlock()
+	eventually(t, "its CPUs are free", func() bool { return n.shared() == n.online })
+	n.end()
+	must(t, n.p.Close())
+	n.run(open(t, opt))
+	n.serial.Lock()
+	must(t, n.runtime.run(db, c))
+	n.serial.Unlock()
+	eventually(t, "it has CPUs of its own", func() bool { return n.cpus("db.a").Len() == 4 })
+	n.asBooks("started")
+}
+
 // A container that ended while nobody was told gives its CPUs back.
 func TestGoneWithoutAnEnd(t *testing.T) {
 	t.Parallel()

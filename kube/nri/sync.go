@@ -34,7 +34,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 		p.tell(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
 	}
 	for _, c := range containers { // it started meanwhile
-		if pod := byID[c.GetPodSandboxId()]; pod != nil && p.hasKept(c.GetId()) && p.table.runs(c.GetId()) {
+		if pod := byID[c.GetPodSandboxId()]; pod != nil && p.gaveUp(c.GetId()) && p.table.runs(c.GetId()) {
 			p.tryLater(pod, c)
 		}
 	}
