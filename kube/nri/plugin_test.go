@@ -66,7 +66,7 @@ func TestKubernetesFallsBack(t *testing.T) {
 	}
 	w, err := n.p.node.Get(context.Background(), "default/next/a")
 	must(t, err)
-	if w.Spec.Annotations[fellKey] == "" {
+	if w.Spec.Annotations[fallbackKey] == "" {
 		t.Error("its record does not say that it fell back")
 	}
 	must(t, n.stop("big.a")) // it does not move by itself
@@ -93,8 +93,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	if all, _ := n.p.node.List(context.Background()); len(all) != 0 || len(n.p.table.seats) != 0 {
-		t.Errorf("left behind: %d records, %d seats", len(all), len(n.p.table.seats))
+	if all, _ := n.p.node.List(context.Background()); len(all) != 0 || len(n.p.table.containers) != 0 {
+		t.Errorf("left behind: %d records, %d containers", len(all), len(n.p.table.containers))
 	}
 	lax := pod("lax", map[string]string{"berth.dev/bind": "Full", "rdtclass.resource-policy.nri.io": "gold"})
 	must(t, n.create(lax, container(lax, "a", 1000), 0))
@@ -318,7 +318,7 @@ func TestBusy(t *testing.T) {
 	if got := cpusOf(updates, "web.a"); got != first.String() {
 		t.Errorf("the other is told %q", got)
 	}
-	p.table.sent([]move{on}) // after the answer: the runtime has it on all CPUs again
+	p.table.sendDone([]move{on}) // after the answer: the runtime has it on all CPUs again
 	var told []string
 	for range 4 {
 		for _, lose := range []bool{true, false} {
@@ -326,7 +326,7 @@ func TestBusy(t *testing.T) {
 			for _, m := range some {
 				told = append(told, m.id+" "+m.to.cpus.String())
 			}
-			p.table.sent(some)
+			p.table.sendDone(some)
 		}
 	}
 	if want := []string{"web.a " + first.String(), "db.a " + w.CPUs.String()}; !cmp.Equal(told, want) {

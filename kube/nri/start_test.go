@@ -21,7 +21,7 @@ func sends(p *Plugin) (told []string) {
 			for _, m := range some {
 				told = append(told, m.id+" "+m.to.cpus.String())
 			}
-			p.table.sent(some)
+			p.table.sendDone(some)
 		}
 	}
 	return told
@@ -39,7 +39,7 @@ func TestTakenWhileStarting(t *testing.T) {
 	}{
 		{name: "it began before", begins: "0-7", moved: true},
 		{name: "it began after", begins: ""}, // as it was told
-		{name: "it never began", meantime: func(p *Plugin) { p.table.seats["web.a"].starts = time.Now().Add(-starting) }},
+		{name: "it never began", meantime: func(p *Plugin) { p.table.containers["web.a"].startingSince = time.Now().Add(-startTimeout) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +57,7 @@ func TestTakenWhileStarting(t *testing.T) {
 			must(t, p.StartContainer(ctx, web, container(web, "a", 100)))
 			adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
 			must(t, err)
-			own := p.table.seats["db.a"].want.cpus
+			own := p.table.containers["db.a"].want.cpus
 			first := cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())
 			if own.Len() != 2 || first.IsEmpty() || first.Overlaps(own) {
 				t.Errorf("it begins on %s beside one that may begin on %s", first, own)

@@ -178,9 +178,9 @@ func TestUnstartedKeepsItsGroup(t *testing.T) {
 	}
 	h.starts(p, c)
 	must(t, h.p.PostStartContainer(ctx, p, c))
-	h.p.again(ctx)
+	h.p.retryAll(ctx)
 	w := h.workload("default/db/a")
-	if w.Grant.Own.Len() != 2 || w.Classes["cache"] != "gold" || w.Spec.Annotations[fellKey] != "" || h.tasks("gold") != h.pids[c.Id] {
+	if w.Grant.Own.Len() != 2 || w.Classes["cache"] != "gold" || w.Spec.Annotations[fallbackKey] != "" || h.tasks("gold") != h.pids[c.Id] {
 		t.Errorf("started, it is %+v; in gold are %q", w, h.tasks("gold"))
 	}
 	if told := h.heard.kinds(Recovered); len(told) != 1 {
@@ -278,9 +278,9 @@ func TestUnstartedOverARestart(t *testing.T) {
 			if h.read(fakekernel.ResctrlDir+"/"+group+"/schemata") == "" {
 				t.Error("the group is gone before it starts")
 			}
-			h.p.again(ctx)
+			h.p.retryAll(ctx)
 			w := h.workload("default/db/a")
-			if w.Grant.Own.Len() != tc.own || w.Classes["cache"] != "gold" || w.Spec.Annotations[fellKey] != "" || h.tasks("gold") != h.pids[c.Id] {
+			if w.Grant.Own.Len() != tc.own || w.Classes["cache"] != "gold" || w.Spec.Annotations[fallbackKey] != "" || h.tasks("gold") != h.pids[c.Id] {
 				t.Errorf("started, it owns CPUs %s, classes %v, annotations %v; in gold are %q", w.Grant.Own, w.Classes, w.Spec.Annotations, h.tasks("gold"))
 			}
 			if given, got := len(h.heard.kinds(Abandoned)), len(h.heard.kinds(Recovered)); given != tc.gaveUp || got != tc.gaveUp {
