@@ -263,26 +263,23 @@ const (
 )
 
 func resources(requests, limits corev1.ResourceList, qos place.Class) podwords.Resources {
-	milli := func(q *resource.Quantity) int { return int(bounded(q, mostCPU, most, (*resource.Quantity).MilliValue)) }
+	milli := func(q *resource.Quantity) int { return int(Bounded(q, resource.Milli, most)) }
 	return podwords.Resources{
-		Milli: milli(requests.Cpu()), LimitMilli: milli(limits.Cpu()),
-		Memory: bounded(requests.Memory(), mostBytes, mostMemory, (*resource.Quantity).Value), QoS: qos,
+		Milli: milli(requests.Cpu()), LimitMilli: milli(limits.Cpu()), Memory: Bounded(requests.Memory(), 0, mostMemory), QoS: qos,
 	}
 }
 
-// mostCPU and mostBytes are most and mostMemory as quantities.
-var mostCPU, mostBytes = *resource.NewMilliQuantity(most, resource.DecimalSI), *resource.NewQuantity(mostMemory, resource.BinarySI)
-
-// bounded is a quantity in the unit of number, from 0 to top, which is end there. The quantity is compared,
-// not the number: one that does not fit an int64 wraps around, to less than 0 or to any other number.
-func bounded(q *resource.Quantity, top resource.Quantity, end int64, number func(*resource.Quantity) int64) int64 {
+// Bounded is a quantity in a unit (resource.Milli for thousandths, 0 for ones), rounded up, from 0 to top. The
+// quantity is compared, not the number: one that does not fit an int64 wraps around, to less than 0 or to any
+// other number.
+func Bounded(q *resource.Quantity, unit resource.Scale, top int64) int64 {
 	switch {
 	case q.Sign() <= 0:
 		return 0
-	case q.Cmp(top) >= 0:
-		return end
+	case q.Cmp(*resource.NewScaledQuantity(top, unit)) >= 0:
+		return top
 	}
-	return number(q)
+	return q.ScaledValue(unit)
 }
 
 // Requests are what the pod pays for as a whole, as the scheduler counts it: what the pod

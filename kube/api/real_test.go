@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -206,20 +207,34 @@ func testTopology(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 		return all.Zones[0].Resources[0].Available + "+" + all.Zones[1].Resources[0].Available
 	}
 	wait(t, 15*time.Second, "the topology", func() bool { return free() == "7+8" })
-	offer, err := place.Place(&berth.Policy{}, state, &place.Request{ID: "a", Class: place.LSR, Milli: 3000})
-	if err != nil {
-		t.Fatal(err)
+	// Others on the host hold up any one change: of five the quickest counts.
+	var took []time.Duration
+	for i, want := range []string{"4+8", "1+8", "1+5", "1+2", "4+2"} {
+		next := state
+		if i < 4 {
+			offer, err := place.Place(&berth.Policy{}, state, &place.Request{ID: fmt.Sprint(i), Class: place.LSR, Milli: 3000, Nodes: cpuset.MustOf(i / 2), NodesRequired: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err = state.Commit(offer)
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else if next, err = state.Release("0"); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		state = next
+		mu.Unlock()
+		began := time.Now()
+		a.Changed()
+		wait(t, 15*time.Second, want+" CPUs to be available", func() bool { return free() == want })
+		took = append(took, time.Since(began).Round(time.Millisecond))
 	}
-	mu.Lock()
-	state, err = state.Commit(offer)
-	mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
+	t.Logf("changes show after %s", took)
+	if slices.Min(took) > time.Second {
+		t.Errorf("changes show after %s: want a second at most", took)
 	}
-	began := time.Now()
-	a.Changed()
-	wait(t, 15*time.Second, "the change to show", func() bool { f := free(); return f == "4+8" || f == "7+5" })
-	t.Logf("the change showed after %s", time.Since(began).Round(time.Millisecond))
 	before := get[zones.Topology](s, path)
 	version := get[object](s, path).Metadata.ResourceVersion
 	for range 5 { // nothing changed: nothing is written

@@ -205,7 +205,7 @@ func TestUndo(t *testing.T) {
 		if undoes {
 			p.table.mu.Lock()
 			defer p.table.mu.Unlock()
-			wants, late, woken = p.table.seats["db.a"].want, p.table.seats["late.a"].want, len(p.table.kick) > 0
+			wants, late, woken = p.table.containers["db.a"].want, p.table.containers["late.a"].want, len(p.table.wakeup) > 0
 		}
 	}}
 	opt, _ := options(t, "1s1n4c2t")
@@ -220,10 +220,10 @@ func TestUndo(t *testing.T) {
 	must(t, err)
 	must(t, change.Enforce(ctx))
 	p.table.add(last, container(last, "a", 100), resources{}, false)
-	if pool := p.table.follow("late.a"); pool.Len() != 4 || p.table.seats["db.a"].want.cpus.Len() != 4 {
-		t.Fatalf("the shared pool is %s, db is to have %s", pool, p.table.seats["db.a"].want.cpus)
+	if pool := p.table.followPool("late.a"); pool.Len() != 4 || p.table.containers["db.a"].want.cpus.Len() != 4 {
+		t.Fatalf("the shared pool is %s, db is to have %s", pool, p.table.containers["db.a"].want.cpus)
 	}
-	<-p.table.kick
+	<-p.table.wakeup
 	undoes = true
 	must(t, change.Abort())
 	if !wants.cpus.IsEmpty() || late.cpus != p.online || !woken {
@@ -246,12 +246,12 @@ func TestUndoLeavesFollowers(t *testing.T) {
 	change, err := p.node.Adopt(ctx, []agent.Spec{asked.spec})
 	must(t, err)
 	must(t, change.Enforce(ctx))
-	if own := p.table.seats["db.a"].want.cpus; own.Len() != 4 || before.Len() != 6 {
+	if own := p.table.containers["db.a"].want.cpus; own.Len() != 4 || before.Len() != 6 {
 		t.Fatalf("it is to have CPUs %s, the shared pool was %s", own, before)
 	}
-	p.table.follow("db.a")
+	p.table.followPool("db.a")
 	must(t, change.Abort())
-	if is := p.table.seats["db.a"].want.cpus; is != before {
+	if is := p.table.containers["db.a"].want.cpus; is != before {
 		t.Errorf("it is to have CPUs %s, want the shared pool's %s", is, before)
 	}
 }

@@ -101,7 +101,7 @@ func TestRunWhileStopped(t *testing.T) {
 			last, was := pod("last", exclusive), has(webGroup)
 			_, updates, err = p.CreateContainer(ctx, last, container(last, "a", 2000))
 			must(t, err)
-			taken = taken.Union(p.table.seats["last.a"].want.cpus)
+			taken = taken.Union(p.table.containers["last.a"].want.cpus)
 			if taken.Len() != 6 || has("berth/sharer").Overlaps(taken) || cpuset.MustParse(cpusOf(updates, "web.a")).Overlaps(taken) {
 				t.Errorf("of %s taken, the other job has %s, web %s", taken, has("berth/sharer"), cpusOf(updates, "web.a"))
 			}
@@ -114,7 +114,7 @@ func TestRunWhileStopped(t *testing.T) {
 			if all, err := p.node.List(ctx); err != nil || len(all) != 3 {
 				t.Errorf("after the jobs have ended there are %d workloads, %v", len(all), err)
 			}
-			if s := p.table.seats["web.a"].want.cpus; !s.Contains(job.Grant.Own) {
+			if s := p.table.containers["web.a"].want.cpus; !s.Contains(job.Grant.Own) {
 				t.Errorf("web is to have %s, without the job's %s", s, job.Grant.Own)
 			}
 			if _, there := g.files("cpuset.cpus")["berth/job"]; there {

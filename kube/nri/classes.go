@@ -36,7 +36,7 @@ func (p *Plugin) surveyClasses() error {
 		}
 		p.lacks[k.Kind] = lack
 		if p.classes.Defines(k.Kind) {
-			p.tell(Event{Kind: string(agent.Failed), Text: "containers go without: " + lack.Error()})
+			p.emit(Event{Kind: string(agent.Failed), Text: "containers go without: " + lack.Error()})
 		}
 	}
 	return nil
@@ -142,9 +142,9 @@ func (r *refused) text() string {
 	return fmt.Sprintf("%s class %q: it goes without: %v", r.kind, r.name, r.why)
 }
 
-// without tries until no spec asks for a class that it cannot have, and returns which those were.
-// Of strict ones that is an error, a *RefusedError.
-func without(specs []agent.Spec, strict bool, try func() error) (lost []refused, err error) {
+// tryWithoutClasses calls try until no spec asks for a class that it cannot have, and returns the classes that
+// it took off the specs. With strict it takes none off, and returns a *RefusedError.
+func tryWithoutClasses(specs []agent.Spec, strict bool, try func() error) (lost []refused, err error) {
 	for err = try(); err != nil; err = try() {
 		more := dropClasses(specs, err)
 		if len(more) == 0 {
@@ -198,23 +198,23 @@ func dropClasses(specs []agent.Spec, err error) (all []refused) {
 func (p *Plugin) placeSpec(ctx context.Context, pod *api.PodSandbox, c *api.Container, spec agent.Spec, strict bool) (agent.Workload, error) {
 	var w agent.Workload
 	specs := []agent.Spec{spec}
-	lost, err := without(specs, strict, func() (err error) {
+	lost, err := tryWithoutClasses(specs, strict, func() (err error) {
 		w, err = p.node.Place(ctx, specs[0])
 		return err
 	})
 	if err == nil {
-		p.tellLost(pod, c, lost)
+		p.emitLost(pod, c, lost)
 	}
 	return w, err
 }
 
-// arrive has a workload that has its place be in a group, with classes and annotations: those of
-// spec, less what it cannot have.
+// arrive gives a workload that has its place a group, classes and annotations: those of spec, less the classes
+// that it cannot have.
 func (p *Plugin) arrive(ctx context.Context, held *agent.Workload, spec agent.Spec, strict bool) (w agent.Workload, lost []refused, err error) {
 	group, had, limit, is := spec.Group, held.Spec.Classes, held.Spec.Bandwidth, held.State != agent.Reserved && held.Spec.Group == spec.Group
 	specs := []agent.Spec{held.Spec}
 	specs[0].Classes, specs[0].Bandwidth, specs[0].Annotations = spec.Classes, spec.Bandwidth, spec.Annotations
-	lost, err = without(specs, strict, func() (err error) {
+	lost, err = tryWithoutClasses(specs, strict, func() (err error) {
 		if !maps.Equal(had, specs[0].Classes) || limit != specs[0].Bandwidth {
 			if w, err = p.node.Resize(ctx, specs[0]); err != nil || is {
 				return err
@@ -227,9 +227,8 @@ func (p *Plugin) arrive(ctx context.Context, held *agent.Workload, spec agent.Sp
 	return w, lost, err
 }
 
-// keepClasses has a container that is there ask for the classes that it asks for already: a pod
-// names others never, and one that was not to be had is not tried again. Those of its runtime
-// may have come since.
+// keepClasses has a container that has a place ask for the classes of that: a pod's words do not change, and a
+// class that was not to be had is not tried again. The runtime may have given it a class since.
 func (a *asked) keepClasses(w *agent.Workload) {
 	a.spec.Classes, a.spec.Bandwidth = w.Spec.Classes, w.Spec.Bandwidth
 	for _, kind := range agent.ClassKinds() {
@@ -243,14 +242,14 @@ func (a *asked) keepClasses(w *agent.Workload) {
 	}
 }
 
-func (p *Plugin) tellLost(pod *api.PodSandbox, c *api.Container, lost []refused) {
+func (p *Plugin) emitLost(pod *api.PodSandbox, c *api.Container, lost []refused) {
 	for i := range lost {
-		p.tell(about(Word, pod, c, "%s", lost[i].text()))
+		p.emit(about(Word, pod, c, "%s", lost[i].text()))
 	}
 }
 
-// join gives a container what its classes have in its control group, if that is there and it
-// has not been given.
+// join gives a container's control group what its classes have there, if the group exists and has not got it
+// yet.
 func (p *Plugin) join(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	id, ok := p.joins(c.GetId())
 	if !ok || !p.opt.Busy(groupName(c)) {
@@ -264,7 +263,7 @@ func (p *Plugin) join(ctx context.Context, pod *api.PodSandbox, c *api.Container
 		r := p.words(pod, c.GetName())
 		_, lost, err := p.arrive(ctx, &held, held.Spec, r.Strict() || p.wording.Load().Strict)
 		if err == nil {
-			p.tellLost(pod, c, lost)
+			p.emitLost(pod, c, lost)
 		}
 		return err
 	})

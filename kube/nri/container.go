@@ -17,9 +17,13 @@ import (
 	"berth.dev/berth/podwords"
 )
 
-// fellKey is the annotation of a workload that has time of the shared pool instead of
+// fallbackKey is the annotation of a workload that has time of the shared pool instead of
 // what its pod asked for: its source is what a person wants to read of it.
-const fellKey = agent.SourcePrefix + "shared pool"
+const fallbackKey = agent.SourcePrefix + "shared pool"
+
+// unstartedKey is the annotation of a workload whose container was created and not started: until the
+// container starts it has time of the shared pool, and then what its pod asks for (Plugin.restoreRequest).
+const unstartedKey = "unstarted"
 
 // limitKey is the annotation of a workload whose CPU time its batch or mid resources limit, and nobody
 // else has limited since: the word that says so.
@@ -48,10 +52,17 @@ func (a *asked) shared() agent.Spec {
 		Milli: was.Milli, LimitMilli: was.LimitMilli, Mode: place.Shared, Nodes: was.Nodes, Affinity: was.Affinity,
 	}
 	s.Request, s.CPUs = r, cpuset.Set{}
-	s.Annotations = map[string]string{fellKey: "what it asks for was not to be had: " + was.Class.String() + ", mode " + was.Mode.String()}
+	s.Annotations = map[string]string{fallbackKey: "what it asks for was not to be had: " + was.Class.String() + ", mode " + was.Mode.String()}
 	for k, v := range a.spec.Annotations {
 		s.Annotations[k] = v
 	}
+	return s
+}
+
+// notStarted is shared for a container that was created and not started.
+func (a *asked) notStarted() agent.Spec {
+	s := a.shared()
+	s.Annotations[fallbackKey], s.Annotations[unstartedKey] = "it was created and not started", "true"
 	return s
 }
 
@@ -140,7 +151,7 @@ type limits struct {
 func (t *table) limit(id string, l limits) limits {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.seats[id]
+	s := t.containers[id]
 	if s == nil {
 		return l
 	}
@@ -150,11 +161,16 @@ func (t *table) limit(id string, l limits) limits {
 	return s.limits
 }
 
-// recall notes the limit that a container was created with, by its record: a plugin that has started
-// anew knows no other.
-func (t *table) recall(w *agent.Workload) {
+// applyRecord notes what only the record of a container says, for a plugin that has started anew: the limit
+// that it was created with, and that it gave its CPUs up until it starts.
+func (t *table) applyRecord(w *agent.Workload) {
 	if w.Spec.Annotations[limitKey] != "" {
 		t.limitTo(containerOf(w), w.Spec.Request.LimitMilli)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.containers[containerOf(w)]; s != nil {
+		s.abandoned = unstarted(w) && !s.started
 	}
 }
 
@@ -162,7 +178,7 @@ func (t *table) recall(w *agent.Workload) {
 func (t *table) limitTo(id string, milli int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
+	if s := t.containers[id]; s != nil {
 		s.limits.milli = milli
 	}
 }
@@ -171,7 +187,7 @@ func (t *table) limitTo(id string, milli int) {
 func (t *table) limits(id string) limits {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
+	if s := t.containers[id]; s != nil {
 		return s.limits
 	}
 	return limits{}
@@ -260,7 +276,7 @@ func (p *Plugin) taken(id, pod string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, taken := p.names[id]
-	of, kept := p.waiting[id]
+	of, kept := p.reserved[id]
 	return taken || kept && of != pod
 }
 
@@ -274,7 +290,7 @@ func (p *Plugin) resources(pod *api.PodSandbox, c *api.Container) (res podwords.
 	if exact == nil {
 		return res, place.App, true
 	}
-	if c.GetLinux() == nil || info.tells(exact, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
+	if c.GetLinux() == nil || info.matches(exact, c.GetLinux().GetResources().GetCpu().GetShares().GetValue()) {
 		res = exact.Resources
 	}
 	res.QoS = info.QoS

@@ -196,23 +196,23 @@ func TestWhose(t *testing.T) {
 		tell func()
 		want string // namespace, pod, container, text
 	}{
-		"a name":                      {func() { p.tellNode(agent.Event{ID: "default/web/b", Text: "CPUs 2"}) }, "default web b CPUs 2"},
-		"a name of several":           {func() { p.tellNode(agent.Event{ID: "default/web/a~uid-web", Text: "CPUs 2"}) }, "default web a CPUs 2"},
-		"a job's":                     {func() { p.tellNode(agent.Event{ID: "job", Text: "CPUs 2"}) }, "  job CPUs 2"},
-		"cut in the container's name": {func() { p.tellNode(agent.Event{ID: inContainer, Text: "CPUs 2"}) }, "default " + strings.Repeat("p", 130) + "  " + inContainer + ": CPUs 2"},
-		"cut in the pod's name":       {func() { p.tellNode(agent.Event{ID: inPod, Text: "CPUs 2"}) }, "default   " + inPod + ": CPUs 2"},
-		"cut, of a known container":   {func() { p.tellNode(agent.Event{ID: workloadID(q, c), Text: "CPUs 2"}) }, "default " + q.Name + " " + c.Name + " CPUs 2"},
-		"a file of that":              {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pody/c2/cpu.idle", Text: "0"}) }, "default " + q.Name + " " + c.Name + " /sys/fs/cgroup/kubepods/pody/c2/cpu.idle: 0"},
-		"as long as can be":           {func() { p.tellNode(agent.Event{ID: fits, Text: "CPUs 2"}) }, "default " + strings.Repeat("p", 120) + " " + strings.Repeat("c", 42) + " CPUs 2"},
-		"a job's of that length":      {func() { p.tellNode(agent.Event{ID: jobs, Text: "CPUs 2"}) }, "  " + jobs + " CPUs 2"},
-		"a file":                      {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/podx/c1/cpu.idle", Text: "0"}) }, "default web a /sys/fs/cgroup/kubepods/podx/c1/cpu.idle: 0"},
-		"of its pod":                  {func() { p.tellNode(agent.Event{Object: "/sys/fs/cgroup/kubepods/podx/cpu.idle", Text: "0"}) }, "default web  /sys/fs/cgroup/kubepods/podx/cpu.idle: 0"},
-		"of nobody":                   {func() { p.tellNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
-		"both":                        {func() { p.tellNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
-		"neither":                     {func() { p.tellNode(agent.Event{Text: "gone"}) }, "   gone"},
-		"a write":                     {func() { p.tellFailed(step) }, "default web a " + step.Error()},
-		"nobody's write":              {func() { p.tellFailed(nobodys) }, "   " + nobodys.Error()},
-		"an error":                    {func() { p.tellFailed(errors.New("no")) }, "   no"},
+		"a name":                      {func() { p.emitNode(agent.Event{ID: "default/web/b", Text: "CPUs 2"}) }, "default web b CPUs 2"},
+		"a name of several":           {func() { p.emitNode(agent.Event{ID: "default/web/a~uid-web", Text: "CPUs 2"}) }, "default web a CPUs 2"},
+		"a job's":                     {func() { p.emitNode(agent.Event{ID: "job", Text: "CPUs 2"}) }, "  job CPUs 2"},
+		"cut in the container's name": {func() { p.emitNode(agent.Event{ID: inContainer, Text: "CPUs 2"}) }, "default " + strings.Repeat("p", 130) + "  " + inContainer + ": CPUs 2"},
+		"cut in the pod's name":       {func() { p.emitNode(agent.Event{ID: inPod, Text: "CPUs 2"}) }, "default   " + inPod + ": CPUs 2"},
+		"cut, of a known container":   {func() { p.emitNode(agent.Event{ID: workloadID(q, c), Text: "CPUs 2"}) }, "default " + q.Name + " " + c.Name + " CPUs 2"},
+		"a file of that":              {func() { p.emitNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pody/c2/cpu.idle", Text: "0"}) }, "default " + q.Name + " " + c.Name + " /sys/fs/cgroup/kubepods/pody/c2/cpu.idle: 0"},
+		"as long as can be":           {func() { p.emitNode(agent.Event{ID: fits, Text: "CPUs 2"}) }, "default " + strings.Repeat("p", 120) + " " + strings.Repeat("c", 42) + " CPUs 2"},
+		"a job's of that length":      {func() { p.emitNode(agent.Event{ID: jobs, Text: "CPUs 2"}) }, "  " + jobs + " CPUs 2"},
+		"a file":                      {func() { p.emitNode(agent.Event{Object: "sys/fs/cgroup/kubepods/podx/c1/cpu.idle", Text: "0"}) }, "default web a /sys/fs/cgroup/kubepods/podx/c1/cpu.idle: 0"},
+		"of its pod":                  {func() { p.emitNode(agent.Event{Object: "/sys/fs/cgroup/kubepods/podx/cpu.idle", Text: "0"}) }, "default web  /sys/fs/cgroup/kubepods/podx/cpu.idle: 0"},
+		"of nobody":                   {func() { p.emitNode(agent.Event{Object: "sys/fs/cgroup/kubepods/pod/cpu.idle", Text: "0"}) }, "   /sys/fs/cgroup/kubepods/pod/cpu.idle: 0"},
+		"both":                        {func() { p.emitNode(agent.Event{ID: "default/web/b", Object: "run/b.json", Text: "gone"}) }, "default web b /run/b.json: gone"},
+		"neither":                     {func() { p.emitNode(agent.Event{Text: "gone"}) }, "   gone"},
+		"a write":                     {func() { p.emitFailed(step) }, "default web a " + step.Error()},
+		"nobody's write":              {func() { p.emitFailed(nobodys) }, "   " + nobodys.Error()},
+		"an error":                    {func() { p.emitFailed(errors.New("no")) }, "   no"},
 	} {
 		before := len(heard.all)
 		c.tell()
@@ -249,7 +249,7 @@ func TestFailuresOfSeveral(t *testing.T) {
 		"with no write":         {errors.Join(errors.New("no"), y), map[string]string{"y": y.Error(), "": "no\n" + y.Error()}},
 	} {
 		before := len(heard.all)
-		p.tellFailed(c.err)
+		p.emitFailed(c.err)
 		got := map[string]string{}
 		for _, e := range heard.all[before:] {
 			got[e.Namespace] += e.Text
@@ -389,7 +389,7 @@ func TestBatchLimitsInForce(t *testing.T) {
 	if late := heard.kinds(Late); len(late) != 1 {
 		t.Errorf("events %q", late)
 	}
-	eventually(t, "it is placed", func() bool { p.again(ctx); return len(heard.kinds(Recovered)) == 1 })
+	eventually(t, "it is placed", func() bool { p.retryAll(ctx); return len(heard.kinds(Recovered)) == 1 })
 	limited(p, 1500)
 }
 
@@ -494,7 +494,7 @@ func TestLimitsThatTheKubeletLifts(t *testing.T) {
 			_, _, err = p.CreateContainer(ctx, q, box)
 			must(t, err)
 			q.Annotations = c.words
-			p.table.untold("other.a") // so that the answer is about both
+			p.table.resend("other.a") // so that the answer is about both
 			updates, err := p.UpdateContainer(ctx, q, box, c.update)
 			must(t, err)
 			for _, u := range updates {

@@ -29,101 +29,102 @@ const (
 // resources are what a container is given. Empty Mems are left as they are.
 type resources struct{ cpus, mems cpuset.Set }
 
-// seat is a container that the runtime has.
-type seat struct {
+// tracked is a container that the runtime has.
+type tracked struct {
 	id, group string
-	of        whose
-	want      resources
-	told      resources // what the runtime was last told, or said itself; no CPUs is unknown
+	of        identity
+	want      resources // what it is to have
+	sent      resources // what the runtime was sent last, or listed itself; no CPUs means unknown
+	since     time.Time // when that was
+	limits    limits    // what the answer to its creation limits
 	fresh     bool      // its creation is not answered yet
-	limits    limits    // that the answer gives it
-	unplaced  bool      // it has no record, and follows the shared pool
-	started   bool
-	left      bool      // nobody has started it: its place was given back
-	yielded   bool      // somebody else keeps its CPUs
-	since     time.Time // of told
+	unplaced  bool      // it has no record, and has the shared pool
+	started   bool      // it has had processes
+	abandoned bool      // it gave its CPUs back, as nobody started it or it is gone
+	yielded   bool      // another writer keeps changing its CPUs: they are left to that one
 	came      time.Time // when the plugin first knew of it
 	seen      bool      // the kernel has had its group, where this plugin can read it
-	gone      time.Time // since when it has not
+	goneSince time.Time // when the kernel was first seen without it; zero if it is there
 
-	// The runtime starts it, on begins or on what it was told meanwhile.
-	begins cpuset.Set
-	starts time.Time // zero if the runtime does not
+	// While the runtime starts it, its processes may begin on any of startCPUs.
+	startingSince time.Time // zero if it is not being started
+	startCPUs     cpuset.Set
 
-	before      resources // what was wanted before the last transition, if that changed it
+	before      resources // want before the last transition, if that changed it
 	changed     bool
-	wasUnplaced bool // likewise
+	wasUnplaced bool // unplaced before the last transition
 }
 
-// table is the third agent.Enforcer: it notes what every container is to have. What
-// differs from what the runtime was told goes into the answer of the handler that is at
-// work, or else is sent by Plugin.send. It never calls the runtime itself: the runtime
-// answers nothing while it waits for a handler.
+// table is the agent.Enforcer of a container runtime: it notes what every container is to have. What
+// differs from what the runtime was sent last goes into the answer of the handler at work or, while none
+// is, is sent by Plugin.send. The table never calls the runtime: that answers nothing while it waits for a
+// handler.
 type table struct {
-	mu     sync.Mutex
-	seats  map[string]*seat // by container id
-	line   []*seat          // the same, in the order of arrival
-	synced bool             // the runtime has said what there is
+	mu         sync.Mutex
+	containers map[string]*tracked // by container id
+	order      []*tracked          // the same, in the order of arrival
+	synced     bool                // the runtime has listed its containers
 
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
 	owned     cpuset.Set
-	boxes     map[string]string   // UIDs of pods, by the id of a sandbox
+	sandboxes map[string]string   // UIDs of pods, by the id of a sandbox
 	around    *agent.Surroundings // nil if nothing but containers is written
 	idle      bool                // pods of best effort are to be
-	beside    bool                // there are workloads that are none of containers
-	failed    func(error)         // is told what holds nothing up
-	handlers  int                 // that are at work
-	// sending is an update that the runtime has not answered yet: what each container has
-	// before and after it.
+	beside    bool                // there are workloads that are no containers
+	failed    func(error)         // gets errors that do not end a transition
+	handlers  int                 // how many are at work
+	// sending is an update that the runtime has not answered yet: by container, the CPUs that it
+	// has before and those that it has after.
 	sending map[string]cpuset.Set
-	kick    chan struct{}
+	wakeup  chan struct{}
 }
 
 func newTable(online cpuset.Set) *table {
-	return &table{seats: map[string]*seat{}, boxes: map[string]string{}, shared: online, failed: func(error) {}, kick: make(chan struct{}, 1)}
+	return &table{containers: map[string]*tracked{}, sandboxes: map[string]string{}, shared: online, failed: func(error) {}, wakeup: make(chan struct{}, 1)}
 }
 
-// call is one call of a handler, which has only so long; nil is none, which has all the time.
+// call is one call of a handler, which has a budget; nil is a decision without one. A call either commits or
+// expires.
 type call struct {
-	mu    sync.Mutex
-	taken bool // the table has what it came to
-	over  bool // its time is up, and it was answered otherwise
+	mu        sync.Mutex
+	committed bool // the table has its result
+	expired   bool // its budget is used up, and the handler answered without its result
 }
 
 type callKey struct{}
 
-// errOver is the error of a decision that came too late.
-var errOver = errors.New("the time for an answer is over")
+// errTooLate is the error of a decision that took longer than its budget.
+var errTooLate = errors.New("the time for an answer is over")
 
-func (c *call) take() error {
+func (c *call) commit() error {
 	if c == nil {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
-		return errOver
+	if c.expired {
+		return errTooLate
 	}
-	c.taken = true
+	c.committed = true
 	return nil
 }
 
-func (c *call) untake() {
+func (c *call) uncommit() {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
-	c.taken = false
+	c.committed = false
 	c.mu.Unlock()
 }
 
-// giveUp ends a call whose time is up, unless the table has its result.
-func (c *call) giveUp() bool {
+// expire ends a call whose budget is used up, unless it has committed.
+func (c *call) expire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = !c.taken
-	return c.over
+	c.expired = !c.committed
+	return c.expired
 }
 
 func containerOf(w *agent.Workload) string { return w.Spec.Annotations[containerKey] }
@@ -133,22 +134,22 @@ func (t *table) Locate(w *agent.Workload, _ iter.Seq[*agent.Workload]) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w.Group = w.Spec.Group
-	if t.seats[containerOf(w)] == nil {
+	if t.containers[containerOf(w)] == nil {
 		return &agent.MissingError{Object: "container " + containerOf(w)}
 	}
 	return nil
 }
 
-// Enforce implements agent.Enforcer. What is around containers is written without mu: systemd, where
-// that writes it, may take its time, and a handler whose time is up answers meanwhile.
+// Enforce implements agent.Enforcer. The groups around containers are written without mu: systemd may take
+// long to write them, and a handler whose budget is used up answers meanwhile.
 func (t *table) Enforce(ctx context.Context, c *agent.Transition) (done agent.Enforced, err error) {
 	at, _ := ctx.Value(callKey{}).(*call)
-	if err := at.take(); err != nil {
+	if err := at.commit(); err != nil {
 		return done, err
 	}
 	if t.around != nil {
 		if done, err = t.around.Enforce(c, t.bestEffort(c), t.failed); err != nil {
-			at.untake()
+			at.uncommit()
 			return done, err
 		}
 	}
@@ -164,20 +165,20 @@ func (t *table) Enforce(ctx context.Context, c *agent.Transition) (done agent.En
 		if around != nil {
 			err = around()
 		}
-		at.untake()
+		at.uncommit()
 		return err
 	}
 	return done, nil
 }
 
-// want notes what containers are to have by a transition; undo has them want what they did before.
-// Both are called with mu.
+// want notes what containers are to have after a transition; undo restores what they were to have before.
+// The caller of both holds mu.
 func (t *table) want(c *agent.Transition) (undo func()) {
 	shared, owned := t.shared, t.owned
-	for _, s := range t.line {
+	for _, s := range t.order {
 		s.changed, s.wasUnplaced = false, s.unplaced
 	}
-	set := func(s *seat, want resources) {
+	set := func(s *tracked, want resources) {
 		if s.want != want {
 			s.before, s.want, s.changed = s.want, want, true
 		}
@@ -185,7 +186,7 @@ func (t *table) want(c *agent.Transition) (undo func()) {
 	t.beside = false
 	for w := range c.Workloads() {
 		t.beside = t.beside || t.others(w)
-		if s := t.seats[containerOf(w)]; s != nil {
+		if s := t.containers[containerOf(w)]; s != nil {
 			s.unplaced = false
 			set(s, resources{w.CPUs, w.Mems})
 		}
@@ -193,7 +194,7 @@ func (t *table) want(c *agent.Transition) (undo func()) {
 	if pool := c.Shared(); !pool.IsEmpty() {
 		t.shared = pool
 	}
-	for _, s := range t.line {
+	for _, s := range t.order {
 		if s.unplaced {
 			set(s, resources{cpus: t.shared})
 		}
@@ -201,8 +202,8 @@ func (t *table) want(c *agent.Transition) (undo func()) {
 	t.contested, t.owned = t.contested.Union(c.Contested()), c.Owned()
 	return func() {
 		t.shared, t.owned = shared, owned
-		t.contested = t.contested.Union(owned) // what was answered meanwhile may have given them away
-		for _, s := range t.line {
+		t.contested = t.contested.Union(owned) // an answer meanwhile may have given them to others
+		for _, s := range t.order {
 			if s.changed {
 				s.want, s.changed = s.before, false
 			}
@@ -213,7 +214,7 @@ func (t *table) want(c *agent.Transition) (undo func()) {
 	}
 }
 
-// Plan implements agent.Planner: what is written besides what the runtime is told.
+// Plan implements agent.Planner: what is written besides the runtime's updates.
 func (t *table) Plan(c *agent.Transition) (plan kernel.Plan, needed bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,7 +228,7 @@ func (t *table) Plan(c *agent.Transition) (plan kernel.Plan, needed bool, err er
 // reconciled reports whether every container is to have what a transition says.
 func (t *table) reconciled(c *agent.Transition) bool {
 	for w := range c.Workloads() {
-		if s := t.seats[containerOf(w)]; s != nil && s.want != (resources{w.CPUs, w.Mems}) {
+		if s := t.containers[containerOf(w)]; s != nil && s.want != (resources{w.CPUs, w.Mems}) {
 			return false
 		}
 	}
@@ -241,8 +242,8 @@ func (t *table) bestEffort(c *agent.Transition) []string {
 	return t.idlePods(c.Workloads())
 }
 
-// idlePods are the groups of the pods of which all containers are best effort, and that the
-// kubelet made as such: it does not write the CPU share of those again. They are sorted.
+// idlePods are the groups, sorted, of the pods whose containers are all best effort and which the kubelet
+// made as best effort: it does not write the CPU share of those again.
 func (t *table) idlePods(all iter.Seq[*agent.Workload]) []string {
 	if !t.idle {
 		return nil
@@ -250,7 +251,7 @@ func (t *table) idlePods(all iter.Seq[*agent.Workload]) []string {
 	idle := map[string]bool{}
 	for w := range all {
 		group := path.Dir(w.Group)
-		if !strings.Contains(group, "besteffort") || t.seats[containerOf(w)] == nil {
+		if !strings.Contains(group, "besteffort") || t.containers[containerOf(w)] == nil {
 			continue
 		}
 		if is, known := idle[group]; is || !known {
@@ -261,21 +262,21 @@ func (t *table) idlePods(all iter.Seq[*agent.Workload]) []string {
 	return slices.Sorted(maps.Keys(idle))
 }
 
-// held reports whether a workload keeps its place while its container is away: what a pod
-// was given as a whole, and CPUs of an init container, which the pod's others use again.
+// held reports whether a workload keeps its place while it has no container: one that was placed with all
+// of its pod, and an init container with CPUs of its own, which the pod's other containers use again.
 func held(w *agent.Workload) bool {
 	return w.Spec.Annotations[scopeKey] != "" || w.Spec.Request.Role == place.Init && w.Grant != nil && !w.Grant.Own.IsEmpty()
 }
 
-// Observe implements agent.Enforcer. Until the runtime has said what there is, everything
-// is taken to be there.
+// Observe implements agent.Enforcer. Until the runtime has listed its containers, every workload is taken
+// to be there.
 func (t *table) Observe(w *agent.Workload) agent.Observed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.others(w) {
 		return t.around.Observe(w)
 	}
-	o := agent.Observed{There: !t.synced || t.seats[containerOf(w)] != nil || held(w) && t.living(w.Spec.Request.Group), Limits: w.Spec.Settings()}
+	o := agent.Observed{There: !t.synced || t.containers[containerOf(w)] != nil || held(w) && t.living(w.Spec.Request.Group), Limits: w.Spec.Settings()}
 	if t.around != nil {
 		o.Limits = t.around.Limits(w)
 	}
@@ -285,17 +286,17 @@ func (t *table) Observe(w *agent.Workload) agent.Observed {
 			o.Notes = append(o.Notes, "cpu.idle is not set: on a container's own group it makes every later update of the container fail")
 		}
 	}
-	if s := t.seats[containerOf(w)]; s != nil && s.yielded {
+	if s := t.containers[containerOf(w)]; s != nil && s.yielded {
 		o.Notes = append(o.Notes, "its CPUs are left to someone else who keeps changing them")
 	}
 	return o
 }
 
-// others reports whether a workload is none of a container, but one that berth run placed while
-// no plugin ran.
+// others reports whether a workload is no container, but a process that berth run placed while no plugin
+// ran.
 func (t *table) others(w *agent.Workload) bool { return t.around != nil && t.around.Has(w) }
 
-// writes reports whether anything is written besides what the runtime is told.
+// writes reports whether anything is written besides the runtime's updates.
 func (t *table) writes() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -326,17 +327,18 @@ func (t *table) Release(w *agent.Workload, leave bool, log *kernel.UndoLog) erro
 	return t.around.Release(w, leave, log)
 }
 
-// box notes a sandbox of a pod, unbox that it has stopped. A pod may have a new one by then.
-func (t *table) box(pod *api.PodSandbox) {
+// addSandbox notes a sandbox of a pod, removeSandbox that it has stopped: the pod may have a new one by
+// then.
+func (t *table) addSandbox(pod *api.PodSandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.boxes[pod.GetId()] = pod.GetUid()
+	t.sandboxes[pod.GetId()] = pod.GetUid()
 }
 
-func (t *table) unbox(pod *api.PodSandbox) {
+func (t *table) removeSandbox(pod *api.PodSandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.boxes, pod.GetId())
+	delete(t.sandboxes, pod.GetId())
 }
 
 // lives reports whether a pod has a sandbox; living is called with mu.
@@ -347,7 +349,7 @@ func (t *table) lives(uid string) bool {
 }
 
 func (t *table) living(uid string) bool {
-	for _, of := range t.boxes {
+	for _, of := range t.sandboxes {
 		if of == uid {
 			return true
 		}
@@ -360,49 +362,49 @@ func (*table) Close() error { return nil }
 
 func (t *table) wake() {
 	select {
-	case t.kick <- struct{}{}:
+	case t.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// enter and leave are around the work of a handler: meanwhile nothing is sent, so that all
-// of it is in the handler's answer.
+// enter and leave enclose the work of a handler: meanwhile nothing is sent, so that all changes are in the
+// handler's answer.
 func (t *table) enter() { t.mu.Lock(); t.handlers++; t.mu.Unlock() }
 
 func (t *table) leave() { t.mu.Lock(); t.handlers--; t.wake(); t.mu.Unlock() }
 
 // add adds a container, as the runtime has it.
-func (t *table) add(pod *api.PodSandbox, c *api.Container, told resources, fresh bool) {
-	id, group, of := c.GetId(), groupName(c), whoseOf(pod, c)
+func (t *table) add(pod *api.PodSandbox, c *api.Container, sent resources, fresh bool) {
+	id, group, of := c.GetId(), groupName(c), identityOf(pod, c)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
-		s.told, s.group, s.of, s.fresh = told, group, of, s.fresh && fresh
-		if s.left { // it is adopted anew
-			s.left, s.came = false, time.Now()
+	if s := t.containers[id]; s != nil {
+		s.sent, s.group, s.of, s.fresh = sent, group, of, s.fresh && fresh
+		if s.abandoned { // it is adopted again
+			s.abandoned, s.came = false, time.Now()
 		}
 		return
 	}
-	s := &seat{id: id, group: group, of: of, told: told, want: told, fresh: fresh, came: time.Now()}
-	t.seats[id], t.line = s, append(t.line, s)
+	s := &tracked{id: id, group: group, of: of, sent: sent, want: sent, fresh: fresh, came: time.Now()}
+	t.containers[id], t.order = s, append(t.order, s)
 }
 
-// whose says whose a container is; "" for an event on nobody.
-func (t *table) whose(id string) whose {
+// identity says which container of which pod an id is; "" for an event on nobody.
+func (t *table) identity(id string) identity {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
+	if s := t.containers[id]; s != nil {
 		return s.of
 	}
-	return whose{}
+	return identity{}
 }
 
-// told is what a container has by the last that is known.
-func (t *table) told(id string) resources {
+// lastSent is what a container has by the last that is known.
+func (t *table) lastSent(id string) resources {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
-		return s.told
+	if s := t.containers[id]; s != nil {
+		return s.sent
 	}
 	return resources{}
 }
@@ -410,17 +412,18 @@ func (t *table) told(id string) resources {
 func (t *table) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
-		delete(t.seats, id)
-		t.line = slices.DeleteFunc(t.line, func(o *seat) bool { return o == s })
+	if s := t.containers[id]; s != nil {
+		delete(t.containers, id)
+		t.order = slices.DeleteFunc(t.order, func(o *tracked) bool { return o == s })
 	}
 }
 
-// follow has a container that has no record follow the shared pool, and returns that.
-func (t *table) follow(id string) cpuset.Set {
+// followPool gives a container without a record the shared pool, now and whenever that changes, and
+// returns it.
+func (t *table) followPool(id string) cpuset.Set {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
+	if s := t.containers[id]; s != nil {
 		s.unplaced, s.want = true, resources{cpus: t.shared}
 	}
 	return t.shared

@@ -210,7 +210,7 @@ func (r *runtime) owns(id string, cpus cpuset.Set) bool {
 	}
 	p.table.mu.Lock()
 	defer p.table.mu.Unlock()
-	s := p.table.seats[id]
+	s := p.table.containers[id]
 	return s == nil || s.want.cpus == cpus
 }
 

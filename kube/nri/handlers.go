@@ -14,20 +14,20 @@ import (
 
 // The handlers, in the order of a pod's life: what the runtime calls, one at a time.
 
-// Configure is told the runtime's name. It subscribes to all that the plugin handles.
+// Configure gets the runtime's name. It subscribes to all events that the plugin handles.
 func (p *Plugin) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
 	p.mu.Lock()
 	p.runtime = runtime
-	p.begins.anew()
+	p.groupStarts.reset()
 	p.mu.Unlock()
-	p.tell(Event{Kind: Connected, Text: runtime + " " + version})
+	p.emit(Event{Kind: Connected, Text: runtime + " " + version})
 	return 0, nil
 }
 
-// RunPodSandbox tells once what of a pod's words cannot be followed, and refuses the pod
-// if it, or the node, is strict.
+// RunPodSandbox reports, once, which words of a pod cannot be followed, and refuses the pod if it, or the node,
+// is strict.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	p.table.box(pod)
+	p.table.addSandbox(pod)
 	r := p.words(pod, "")
 	if err := p.problems(pod, nil, &r); err != nil {
 		return fmt.Errorf("not placed: %w", err)
@@ -35,7 +35,7 @@ func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	return nil
 }
 
-// UpdatePodSandbox has what is in force compared: the kubelet may have written to the
+// UpdatePodSandbox compares the kernel's CPUs with the wanted ones soon: the kubelet may have written to the
 // pod's group.
 func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxResources, *api.LinuxResources) error {
 	p.verifyIn(2 * settling)
@@ -46,11 +46,11 @@ func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxRe
 func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.endPod(ctx, pod)
-	p.forgetBegins(pod)
+	p.releasePod(ctx, pod)
+	p.forgetGroupStarts(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.told, pod.GetId())
+	delete(p.reported, pod.GetId())
 	return nil
 }
 
@@ -65,30 +65,30 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.forget(c.GetId())
 		return nil, nil, fmt.Errorf("not placed: %w", err)
 	}
-	p.table.box(pod)
+	p.table.addSandbox(pod)
 	err := p.within(ctx, func(ctx context.Context) error { return p.place(ctx, pod, c) })
 	var refused *RefusedError
 	switch {
-	case errors.Is(err, errOver):
-		p.tryLater(pod, c)
-		p.tell(about(Late, pod, c, "no decision within %s; it runs in the shared pool until there is one", p.opt.Budget))
+	case errors.Is(err, errTooLate):
+		p.retryLater(pod, c)
+		p.emit(about(Late, pod, c, "no decision within %s; it runs in the shared pool until there is one", p.opt.Budget))
 	case errors.As(err, &refused):
-		p.tell(about(Rejected, pod, c, "%v", refused.Err))
+		p.emit(about(Rejected, pod, c, "%v", refused.Err))
 		return refuse(refused.Err)
 	case err != nil:
-		p.tryLater(pod, c)
-		p.tell(about(Fallback, pod, c, "it runs in the shared pool until it can be placed: %v", err))
+		p.retryLater(pod, c)
+		p.emit(about(Fallback, pod, c, "it runs in the shared pool until it can be placed: %v", err))
 	default:
 		p.initsDone(ctx, pod)
 	}
 	updates, own, err := p.table.answer(c.GetId(), p.online)
 	if err != nil {
 		_, _ = p.release(ctx, c.GetId())
-		p.tell(about(Rejected, pod, c, "%v", err))
+		p.emit(about(Rejected, pod, c, "%v", err))
 		return refuse(err)
 	}
 	adjust := adjustment(own, p.table.limits(c.GetId()))
-	if group := p.beginsIn(ctx, pod, c); group != "" {
+	if group := p.startGroup(ctx, pod, c); group != "" {
 		adjust.SetLinuxRDTClosID(group)
 	}
 	return adjust, updates, nil
@@ -143,15 +143,15 @@ func withLimits(all []*api.ContainerUpdate, id string, l limits) []*api.Containe
 	return all
 }
 
-// StartContainer notes that the runtime has begun to start a container: what it is told of it
-// from now on may come too late. Its control group is there, and its classes are given it
-// before its program begins. An error refuses the start.
+// StartContainer notes that the runtime is about to start a container: updates from now on may come too late
+// for its start. The container's control group exists, and gets what its classes say before the program
+// begins. An error refuses the start.
 func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	p.table.starting(c.GetId(), p.online)
-	p.began(pod, c)
+	p.startedInGroup(pod, c)
 	err := p.join(ctx, pod, c)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		p.tell(about(Rejected, pod, c, "%v", refused.Err))
+		p.emit(about(Rejected, pod, c, "%v", refused.Err))
 		return fmt.Errorf("not started: %w", refused.Err)
 	}
 	return nil // it is tried again once it has started
@@ -159,20 +159,21 @@ func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api
 
 // PostStartContainer notes that a container has processes, and on which CPUs.
 func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
+	p.startedInGroup(pod, c) // a plugin that was away at its start takes it for one that is still to start
 	if err := p.join(ctx, pod, c); err != nil {
-		p.tell(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
+		p.emit(about(string(agent.Failed), pod, c, "its classes are not in force yet: %v", err))
 	}
 	is, _ := p.opt.Effective(groupName(c))
-	if p.table.started(c.GetId(), is) || p.hasKept(c.GetId()) {
-		p.tryLater(pod, c) // its place was given back
+	if p.table.started(c.GetId(), is) || p.gaveUp(c.GetId()) { // it has no place, or not what it asks for
+		p.retryLater(pod, c)
 	}
 	p.verifyIn(2 * settling)
 	return nil
 }
 
-// UpdateContainer gives a container of which requests or limits change what it asks for
-// now. Whatever CPUs the update names, the container gets its own, and it keeps limits that the kubelet does
-// not know and lifts.
+// UpdateContainer gives a container whose requests or limits change what it asks for now. Whatever CPUs the
+// update names, the container gets those of its place; and it keeps limits that the kubelet lifts because it
+// does not know them.
 func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container, res *api.LinuxResources) ([]*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
@@ -190,9 +191,9 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		return nil, fmt.Errorf("not resized: %w", refused.Err)
 	}
 	if err != nil {
-		p.tell(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
+		p.emit(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
 	}
-	p.table.untold(c.GetId()) // the update may name other CPUs: say them again
+	p.table.resend(c.GetId()) // the update may name other CPUs
 	updates, _, err := p.table.answer("", p.online)
 	return withLimits(updates, c.GetId(), stays), err
 }
@@ -201,17 +202,17 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
-	p.endsUnbegun(pod, c)
+	p.endedUnstarted(pod, c)
 	known, err := p.release(ctx, c.GetId())
 	if err != nil {
-		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
+		p.emit(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
 	}
 	if !known {
 		return nil, nil
 	}
 	updates, _, err := p.table.answer("", p.online)
-	if err != nil { // nothing that is lost: send tries again
-		p.tell(about(string(agent.Failed), pod, c, "%v", err))
+	if err != nil { // nothing is lost: send tries again
+		p.emit(about(string(agent.Failed), pod, c, "%v", err))
 	}
 	return updates, nil
 }
@@ -220,15 +221,15 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.
 func (p *Plugin) RemoveContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.endsUnbegun(pod, c)
+	p.endedUnstarted(pod, c)
 	if _, err := p.release(ctx, c.GetId()); err != nil {
-		p.tell(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
+		p.emit(about(string(agent.Failed), pod, c, "its CPUs are not given back yet: %v", err))
 	}
 	return nil
 }
 
-// ValidateContainerAdjustment rejects a creation in which another plugin decides about CPUs
-// or memory nodes, or about a class of a kind that the container has of Berth.
+// ValidateContainerAdjustment rejects a creation in which another plugin sets CPUs or memory nodes, or a class
+// of a kind that the container has from Berth.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	created := req.GetContainer().GetId()
 	ids := []string{created}

@@ -19,26 +19,26 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("CPUs %s are still being taken from other containers; try again", e.CPUs)
 }
 
-// move is an update for the runtime.
+// move is one update for the runtime: a container and what it is to have.
 type move struct {
 	id   string
-	to   *resources // the same of all that go together
-	lose bool       // only takes CPUs away
+	to   *resources // moves to the same resources, one after the other, share it
+	lose bool       // it only takes CPUs away
 }
 
-// moves brings what the runtime was told nearer to what is wanted, in an order in which no
-// exclusive CPU ever has two owners, and notes it as told. Of a container that needs two
-// steps it returns the first, and nothing that comes after the second: what is left shows
-// at the next time. answered is the container whose creation is answered, "" if none; its
-// own resources are not among the moves, and busy is an error if they cannot be had yet.
+// moves returns the updates that the runtime needs, in an order in which no exclusive CPU ever has two
+// owners, and notes them as sent. A container that needs two steps gets the first one, and nothing after
+// its second step is returned: the next call returns the rest. answered is the container whose creation is
+// being answered, "" if none: its resources are own and not among the moves, and busy is an error if there
+// are no CPUs for it yet.
 func (t *table) moves(answered string, online cpuset.Set) (all []move, own resources, busy error) {
-	assignments, members := t.ways(answered, online)
+	assignments, members := t.changes(answered, online)
 	steps, err := cgroup.Order(assignments, t.contested, t.shared)
 	if err != nil {
 		return nil, own, err
 	}
 	now, done := time.Now(), make([]bool, len(assignments))
-	all = make([]move, 0, len(t.line))
+	all = make([]move, 0, len(t.order))
 	for _, step := range steps {
 		if done[step.Assignment] {
 			break
@@ -52,21 +52,21 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 			} else {
 				all = appendMove(all, s.id, to, lose)
 			}
-			s.tell(to, now)
+			s.noteSent(to, now)
 		}
 	}
-	for i, a := range assignments { // those whose memory nodes alone change, or that are as wanted
+	for i, a := range assignments { // those whose CPUs do not change
 		for _, s := range members[i] {
 			switch {
 			case done[i]:
 			case s.fresh: // it has to wait for others, who need two steps
 				own = resources{t.shared.Minus(t.contested), s.want.mems}
-				if s.tell(own, now); own.cpus.IsEmpty() {
+				if s.noteSent(own, now); own.cpus.IsEmpty() {
 					busy = &BusyError{a.Want}
 				}
 			case a.Have == a.Want:
 				all = appendMove(all, s.id, s.want, true)
-				s.tell(s.want, now)
+				s.noteSent(s.want, now)
 			}
 		}
 	}
@@ -74,24 +74,24 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	return all, own, busy
 }
 
-// ways are the changes that are wanted: what containers have, and what they are to have. Those for
-// which both are the same are the members of one; a new container is one of its own.
-func (t *table) ways(answered string, online cpuset.Set) (all []cgroup.Assignment, members [][]*seat) {
-	type way struct{ have, want cpuset.Set }
-	known, blocked := map[way]int{}, t.heldBack(online)
-	for _, s := range t.line {
+// changes are the pairs of CPUs that containers have and are to have, and which containers each pair
+// concerns. A new container has a pair of its own.
+func (t *table) changes(answered string, online cpuset.Set) (all []cgroup.Assignment, members [][]*tracked) {
+	type change struct{ have, want cpuset.Set }
+	known, blocked := map[change]int{}, t.heldBack(online)
+	for _, s := range t.order {
 		if s.fresh && s.id != answered {
-			continue // it has nothing yet, and is told by the answer to its creation
+			continue // it has nothing yet, and the answer to its creation gives it its CPUs
 		}
-		w := way{cmp.Or(s.told.cpus, online), s.want.cpus}
+		w := change{cmp.Or(s.sent.cpus, online), s.want.cpus}
 		switch {
 		case s.fresh:
 			w.have = cpuset.Set{}
-		case s.yielded || w.have == w.want && s.told.cpus == w.have && sameMems(s) || w.want.IsEmpty():
+		case s.yielded || w.have == w.want && s.sent.cpus == w.have && sameMems(s) || w.want.IsEmpty():
 			continue
 		}
 		if !blocked.IsEmpty() {
-			if w.want = t.without(s, w.want, w.have, blocked); !s.fresh && w.want == w.have && s.told.cpus == w.have {
+			if w.want = t.untilFree(s, w.want, w.have, blocked); !s.fresh && w.want == w.have && s.sent.cpus == w.have {
 				continue
 			}
 		}
@@ -108,12 +108,12 @@ func (t *table) ways(answered string, online cpuset.Set) (all []cgroup.Assignmen
 	return all, members
 }
 
-// tell notes what the runtime is told of a container.
-func (s *seat) tell(to resources, at time.Time) {
-	if !s.fresh && !s.starts.IsZero() {
-		s.begins = s.begins.Union(to.cpus)
+// noteSent notes what the runtime is sent for a container.
+func (s *tracked) noteSent(to resources, at time.Time) {
+	if !s.fresh && !s.startingSince.IsZero() {
+		s.startCPUs = s.startCPUs.Union(to.cpus)
 	}
-	s.told, s.since, s.fresh = to, at, false
+	s.sent, s.since, s.fresh = to, at, false
 }
 
 // appendMove appends a move. One to the same as that before it goes together with it.
@@ -124,7 +124,7 @@ func appendMove(all []move, id string, to resources, lose bool) []move {
 	return append(all, move{id, new(to), lose})
 }
 
-func sameMems(s *seat) bool { return s.want.mems.IsEmpty() || s.want.mems == s.told.mems }
+func sameMems(s *tracked) bool { return s.want.mems.IsEmpty() || s.want.mems == s.sent.mems }
 
 // answer is moves as the updates of a handler's answer.
 func (t *table) answer(created string, online cpuset.Set) ([]*api.ContainerUpdate, resources, error) {
@@ -152,35 +152,35 @@ func updates(all []move) (out []*api.ContainerUpdate) {
 	return out
 }
 
-// starting is how long a container that the runtime starts may begin on what it was told before.
-// No event tells that a start has failed.
-const starting = 5 * time.Second
+// startTimeout is how long a container that the runtime starts may begin on CPUs that it was given before.
+// The runtime reports no start that failed.
+const startTimeout = 5 * time.Second
 
-// blocked are exclusive CPUs that somebody else has until an update on its way takes them,
-// or gets by it: the runtime applies it after the answer of the handler at work. So are those
-// on which somebody may be about to start.
+// blocked are exclusive CPUs that another container has before or after an update that is being sent: the
+// runtime applies that after the answer of the handler at work. CPUs on which another container may be
+// about to start are blocked, too.
 func (t *table) blocked() (cpus cpuset.Set) {
-	for _, s := range t.line {
-		if !s.starts.IsZero() && time.Since(s.starts) < starting {
-			cpus = cpus.Union(s.begins.Minus(s.want.cpus).Intersect(t.owned))
+	for _, s := range t.order {
+		if !s.startingSince.IsZero() && time.Since(s.startingSince) < startTimeout {
+			cpus = cpus.Union(s.startCPUs.Minus(s.want.cpus).Intersect(t.owned))
 		}
 	}
 	for id, has := range t.sending {
-		if s := t.seats[id]; s != nil {
+		if s := t.containers[id]; s != nil {
 			cpus = cpus.Union(has.Minus(s.want.cpus).Intersect(t.owned))
 		}
 	}
 	return cpus
 }
 
-// heldBack are the blocked CPUs, and those that a container which has to wait for them keeps meanwhile.
+// heldBack are the blocked CPUs, and those that the containers keep which have to wait for blocked ones.
 func (t *table) heldBack(online cpuset.Set) cpuset.Set {
 	blocked := t.blocked()
 	for before := (cpuset.Set{}); before != blocked; {
 		before = blocked
-		for _, s := range t.line {
+		for _, s := range t.order {
 			if !s.fresh && !s.yielded {
-				keeps := t.without(s, s.want.cpus, cmp.Or(s.told.cpus, online), before)
+				keeps := t.untilFree(s, s.want.cpus, cmp.Or(s.sent.cpus, online), before)
 				blocked = blocked.Union(keeps.Minus(s.want.cpus).Intersect(t.owned))
 			}
 		}
@@ -188,8 +188,8 @@ func (t *table) heldBack(online cpuset.Set) cpuset.Set {
 	return blocked
 }
 
-// without is a set of CPUs to have until the blocked ones are to be had.
-func (t *table) without(s *seat, w, have, blocked cpuset.Set) cpuset.Set {
+// untilFree is what a container has of the CPUs that it wants until the blocked ones are free.
+func (t *table) untilFree(s *tracked, w, have, blocked cpuset.Set) cpuset.Set {
 	gains := w.Minus(have).Intersect(blocked)
 	switch rest := w.Minus(blocked); {
 	case gains.IsEmpty():

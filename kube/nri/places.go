@@ -12,9 +12,9 @@ import (
 	"berth.dev/berth/place"
 )
 
-// within runs a decision for at most the budget, or what is left of it (budgeted). After errOver its
-// result, if it ever comes, changes nothing, unless it was noted in the last instant: then send makes it
-// true. Within another decision it is a part of that one.
+// within runs a decision for at most the budget, or for what is left of it (budgeted). After errTooLate its
+// result changes nothing, unless the table had it just before: then send sends it. A decision within another
+// one is a part of that.
 func (p *Plugin) within(ctx context.Context, decide func(context.Context) error) error {
 	if ctx.Value(callKey{}) != nil {
 		return decide(ctx)
@@ -32,20 +32,20 @@ func (p *Plugin) within(ctx context.Context, decide func(context.Context) error)
 		return err
 	case <-p.after(left):
 	}
-	if c.giveUp() {
-		return errOver
+	if c.expire() {
+		return errTooLate
 	}
-	select { // it is being written down
+	select { // it has committed: its record is being written
 	case err := <-done:
 		return err
 	case <-p.after(p.opt.Budget / 4):
-		return errOver
+		return errTooLate
 	}
 }
 
 type untilKey struct{}
 
-// budgeted has all decisions of a handler share one budget, which begins now.
+// budgeted gives all decisions of a handler one budget together, which begins now.
 func (p *Plugin) budgeted(ctx context.Context) context.Context {
 	return context.WithValue(ctx, untilKey{}, p.now().Add(p.opt.Budget))
 }
@@ -58,10 +58,10 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// place gives a container its place: what it asks for or, where that is not to be had
-// and no word requires it, time of the shared pool.
+// place places a container: with what it asks for or, where that is not to be had and no annotation requires
+// it, with time of the shared pool.
 func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
-	if had, err := p.regain(ctx, pod, c); had {
+	if had, err := p.restoreRequest(ctx, pod, c); had {
 		return err
 	}
 	asked, err := p.spec(pod, c, cpuset.Set{})
@@ -69,33 +69,33 @@ func (p *Plugin) place(ctx context.Context, pod *api.PodSandbox, c *api.Containe
 		return err
 	}
 	var w agent.Workload
-	whole := p.waits(asked.spec.Request.ID, pod.GetUid())
+	whole := p.isReserved(asked.spec.Request.ID, pod.GetUid())
 	if !whole {
 		if whole, err = p.placeWhole(ctx, pod, c, &asked); err != nil {
 			return err
 		}
 	}
 	if whole {
-		w, err = p.take(ctx, pod, c, &asked)
+		w, err = p.bind(ctx, pod, c, &asked)
 	}
 	if !whole || isGone(err) {
 		w, err = p.placeSpec(ctx, pod, c, asked.spec, asked.strict)
 	}
-	if p.falls(&asked, err) {
-		p.tell(about(Fallback, pod, c, "time of the shared pool instead of CPUs of its own: %v", err))
+	if p.fallsBack(&asked, err) {
+		p.emit(about(Fallback, pod, c, "time of the shared pool instead of CPUs of its own: %v", err))
 		w, err = p.placeSpec(ctx, pod, c, asked.shared(), asked.strict)
-	} else if err != nil && asked.required && !errors.Is(err, errOver) && !isHeld(err) {
+	} else if err != nil && asked.required && !errors.Is(err, errTooLate) && !isHeld(err) {
 		return &RefusedError{err}
 	}
 	if err == nil {
-		p.settle(ctx, c.GetId(), &w)
+		p.attach(ctx, c.GetId(), &w)
 	}
 	return err
 }
 
-// settle notes the workload of a container. The decision may have come after the container's end, which
-// found nothing to give back: then the place ends now.
-func (p *Plugin) settle(ctx context.Context, container string, w *agent.Workload) {
+// attach notes the workload of a container. If the container ended before the decision was made, its end
+// found no workload to release: attach releases it.
+func (p *Plugin) attach(ctx context.Context, container string, w *agent.Workload) {
 	if p.table.has(container) {
 		p.name(container, w)
 		if p.table.has(container) {
@@ -104,10 +104,10 @@ func (p *Plugin) settle(ctx context.Context, container string, w *agent.Workload
 		p.forget(container)
 	}
 	if pod := w.Spec.Request.Group; held(w) && p.table.lives(pod) {
-		p.wait(w.ID(), pod)
+		p.noteReserved(w.ID(), pod)
 		return
 	}
-	p.repair(ctx, w.ID()) // it looks whose that is: the next container may have it by now
+	p.repair(ctx, w.ID()) // it looks for the container again: another one may have the workload by now
 }
 
 func isHeld(err error) bool {
@@ -115,9 +115,9 @@ func isHeld(err error) bool {
 	return errors.As(err, &held)
 }
 
-// falls reports whether a wish that was refused becomes time of the shared pool.
-func (p *Plugin) falls(a *asked, err error) bool {
-	return err != nil && !a.required && !errors.Is(err, errOver) && !isHeld(err)
+// fallsBack reports whether a request that was refused becomes one of time of the shared pool.
+func (p *Plugin) fallsBack(a *asked, err error) bool {
+	return err != nil && !a.required && !errors.Is(err, errTooLate) && !isHeld(err)
 }
 
 func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
@@ -135,38 +135,41 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return err
 	}
 	asked.keepClasses(&held)
-	if held.Spec.Annotations[fellKey] != "" {
+	switch {
+	case unstarted(&held):
+		asked.spec = asked.notStarted()
+	case held.Spec.Annotations[fallbackKey] != "":
 		asked.spec = asked.shared()
 	}
 	if held.Spec.SameAs(&asked.spec) {
 		return nil
 	}
 	_, err = p.node.Resize(ctx, asked.spec)
-	if err != nil && asked.required && !errors.Is(err, errOver) {
+	if err != nil && asked.required && !errors.Is(err, errTooLate) {
 		return &RefusedError{err}
 	}
 	return err
 }
 
-// release ends a container's place, unless that is its pod's. One that cannot be released now
-// is by the next Synchronize, or Reconcile of the node.
+// release drops a container and releases its place, unless its pod keeps that. A place that cannot be released
+// now is released by the next Synchronize, or Reconcile of the node.
 func (p *Plugin) release(ctx context.Context, container string) (known bool, err error) {
 	known = p.table.has(container)
 	p.table.drop(container)
 	return p.giveBack(ctx, container, known)
 }
 
-// giveBack ends the place of a container, if it has one. known is was, or that.
+// giveBack releases the place of a container, if it has one. known is true if it has, and else was.
 func (p *Plugin) giveBack(ctx context.Context, container string, was bool) (known bool, err error) {
 	p.mu.Lock()
 	n, ok := p.ids[container]
-	delete(p.lost, container)
+	delete(p.retries, container)
 	p.mu.Unlock()
 	if !ok {
 		return was, nil
 	}
 	if n.held && p.table.lives(n.pod) {
-		p.wait(n.id, n.pod)
+		p.noteReserved(n.id, n.pod)
 		p.forget(container)
 		return true, nil
 	}
@@ -187,13 +190,13 @@ func (p *Plugin) workload(container string) (id string, ok bool) {
 
 // name notes the workload of a container.
 func (p *Plugin) name(container string, w *agent.Workload) {
-	of := p.table.whose(container)
+	of := p.table.identity(container)
 	if of.pod == "" { // the runtime has not told of it
-		of = whoseID(w.ID())
+		of = identityOfID(w.ID())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids[container], p.names[w.ID()] = named{id: w.ID(), of: of, pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec)}, container
+	p.ids[container], p.names[w.ID()] = named{id: w.ID(), of: of, pod: w.Spec.Request.Group, group: w.Spec.Group, held: held(w), classes: p.classes.Of(&w.Spec), limited: p.classes.Limited(&w.Spec), unstarted: unstarted(w)}, container
 }
 
 func (p *Plugin) forget(container string) {
@@ -203,6 +206,5 @@ func (p *Plugin) forget(container string) {
 		delete(p.names, n.id)
 	}
 	delete(p.ids, container)
-	delete(p.kept, container)
 	p.drift.Forget(container)
 }

@@ -93,17 +93,16 @@ type Plugin struct {
 	lacks   map[agent.ClassKind]error // why this host has no classes of a kind
 	wording atomic.Pointer[Words]
 
-	mu      sync.Mutex
-	ids     map[string]named           // by container id
-	names   map[string]string          // containers, by workload
-	waiting map[string]string          // UIDs of pods, by workload without a container
-	lost    map[string]*later          // by container id
-	told    map[string]map[string]bool // problems that were told, by pod id
-	runtime string                     // its name
-	begins  beginnings
-	kept    map[string]agent.Spec // what containers had that gave it up until they start, by id
-	drift   desired.Drift[string] // by container id
-	start   time.Time
+	mu          sync.Mutex
+	ids         map[string]named           // by container id
+	names       map[string]string          // container ids, by workload
+	reserved    map[string]string          // UIDs of pods, by workload that has a place and no container
+	retries     map[string]*unplaced       // by container id
+	reported    map[string]map[string]bool // problems that were reported, by pod id
+	runtime     string                     // its name
+	groupStarts groupStarts
+	drift       desired.Drift[string] // by container id
+	start       time.Time
 
 	now   func() time.Time // the clock of within
 	after func(time.Duration) <-chan time.Time
@@ -124,8 +123,8 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 		}
 	}
 	p := &Plugin{
-		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, waiting: map[string]string{},
-		lost: map[string]*later{}, told: map[string]map[string]bool{}, begins: beginnings{of: map[string]map[string]beginning{}}, kept: map[string]agent.Spec{},
+		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, reserved: map[string]string{},
+		retries: map[string]*unplaced{}, reported: map[string]map[string]bool{}, groupStarts: groupStarts{of: map[string]map[string]groupStart{}},
 		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {
@@ -136,10 +135,10 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	o.Keep = true
 	o.Confine, o.Within, o.Protected = opt.Confine, opt.Within, opt.Protected // the table's to obey, and on record for whoever reads or runs without a plugin
 	o.Enforcer = func(root *kernel.Root) (agent.Enforcer, agent.Site, error) {
-		site, err := p.surround(root)
+		site, err := p.openSurroundings(root)
 		return p.table, site, err
 	}
-	o.Events = p.tellNode
+	o.Events = p.emitNode
 	if p.node, err = agent.Open(ctx, o); err != nil {
 		return nil, err
 	}
@@ -188,9 +187,9 @@ func (p *Plugin) read() (err error) {
 	return err
 }
 
-// surround opens the control groups around containers. Without any, nothing of them is known
+// openSurroundings opens the control groups around containers. Without any, nothing of them is known
 // and nothing is to be written.
-func (p *Plugin) surround(root *kernel.Root) (agent.Site, error) {
+func (p *Plugin) openSurroundings(root *kernel.Root) (agent.Site, error) {
 	site := agent.Site{Backend: backend}
 	around, err := agent.OpenSurroundings(root, p.opt.Confine, p.opt.Protected, p.opt.Within)
 	if errors.Is(err, kernel.ErrNotSupported) && len(p.opt.Confine) == 0 && !p.opt.Idle {
@@ -203,17 +202,23 @@ func (p *Plugin) surround(root *kernel.Root) (agent.Site, error) {
 	p.table.around, p.table.idle = around, p.opt.Idle
 	if why := around.NoIdle(); why != "" && p.opt.Idle {
 		p.table.idle = false
-		p.tell(Event{Kind: string(agent.Failed), Text: "best effort is not idle: " + why})
+		p.emit(Event{Kind: string(agent.Failed), Text: "best effort is not idle: " + why})
 	}
-	p.table.failed = p.tellFailed
+	p.table.failed = p.emitFailed
 	return site, nil
 }
 
 // Close gives the node back. Every container keeps what it has.
 func (p *Plugin) Close() error { return p.node.Close() }
 
-func (p *Plugin) tell(e Event) {
+func (p *Plugin) emit(e Event) {
 	if p.opt.Events != nil {
 		p.opt.Events(e)
 	}
 }
+
+// Node is the node that has the containers' places, to read.
+func (p *Plugin) Node() *agent.Node { return p.node }
+
+// State returns who holds what and what is free. It waits for the decision at work.
+func (p *Plugin) State(ctx context.Context) (*place.State, error) { return p.node.State(ctx) }

@@ -2,16 +2,20 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
@@ -62,7 +66,7 @@ func TestKubernetesFallsBack(t *testing.T) {
 	}
 	w, err := n.p.node.Get(context.Background(), "default/next/a")
 	must(t, err)
-	if w.Spec.Annotations[fellKey] == "" {
+	if w.Spec.Annotations[fallbackKey] == "" {
 		t.Error("its record does not say that it fell back")
 	}
 	must(t, n.stop("big.a")) // it does not move by itself
@@ -89,8 +93,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	if all, _ := n.p.node.List(context.Background()); len(all) != 0 || len(n.p.table.seats) != 0 {
-		t.Errorf("left behind: %d records, %d seats", len(all), len(n.p.table.seats))
+	if all, _ := n.p.node.List(context.Background()); len(all) != 0 || len(n.p.table.containers) != 0 {
+		t.Errorf("left behind: %d records, %d containers", len(all), len(n.p.table.containers))
 	}
 	lax := pod("lax", map[string]string{"berth.dev/bind": "Full", "rdtclass.resource-policy.nri.io": "gold"})
 	must(t, n.create(lax, container(lax, "a", 1000), 0))
@@ -314,7 +318,7 @@ func TestBusy(t *testing.T) {
 	if got := cpusOf(updates, "web.a"); got != first.String() {
 		t.Errorf("the other is told %q", got)
 	}
-	p.table.sent([]move{on}) // after the answer: the runtime has it on all CPUs again
+	p.table.sendDone([]move{on}) // after the answer: the runtime has it on all CPUs again
 	var told []string
 	for range 4 {
 		for _, lose := range []bool{true, false} {
@@ -322,7 +326,7 @@ func TestBusy(t *testing.T) {
 			for _, m := range some {
 				told = append(told, m.id+" "+m.to.cpus.String())
 			}
-			p.table.sent(some)
+			p.table.sendDone(some)
 		}
 	}
 	if want := []string{"web.a " + first.String(), "db.a " + w.CPUs.String()}; !cmp.Equal(told, want) {
@@ -342,4 +346,123 @@ func TestValidateOthers(t *testing.T) {
 			t.Errorf("%s: %v", owner, err)
 		}
 	}
+}
+
+// otherPlugin is one that sets CPUs of each new container, or of another one.
+type otherPlugin struct{ of string }
+
+func (o *otherPlugin) CreateContainer(context.Context, *api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	if o.of == "" {
+		adjust := &api.ContainerAdjustment{}
+		adjust.SetLinuxCPUSetCPUs("0")
+		return adjust, nil, nil
+	}
+	update := &api.ContainerUpdate{ContainerId: o.of}
+	update.SetLinuxCPUSetCPUs("0")
+	return nil, []*api.ContainerUpdate{update}, nil
+}
+
+// Beside another plugin that sets CPUs, of the new container or of one that runs, the runtime creates
+// nothing, and says which plugin it is.
+func TestBesideAnotherPlugin(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]string{"of the new container": "", "of one that runs": "web.a"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, "1s1n4c2t", nil)
+			web, db := pod("web", nil), pod("db", nil)
+			must(t, n.create(web, container(web, "a", 100), 0))
+			was := n.cpus("web.a")
+			conn, err := net.Dial("unix", n.socket)
+			must(t, err)
+			s, err := stub.New(&otherPlugin{of}, stub.WithPluginName("other"), stub.WithPluginIdx("10"), stub.WithConnection(conn), stub.WithLogger(quiet{}))
+			must(t, err)
+			must(t, s.Start(context.Background()))
+			t.Cleanup(s.Stop)
+			n.connected()
+			if err := n.create(db, container(db, "a", 100), 0); err == nil || !strings.Contains(err.Error(), "other") {
+				t.Errorf("created: %v", err)
+			}
+			if n.cpus("web.a") != was || n.has("db.a") {
+				t.Errorf("the one that runs has %s, before %s", n.cpus("web.a"), was)
+			}
+		})
+	}
+}
+
+// What the kubelet does to a pod's group has what is in force compared.
+func TestUpdatePodSandbox(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	var is atomic.Value
+	opt, heard := options(t, "1s1n4c2t")
+	opt.Effective = func(string) (cpuset.Set, bool) { s, ok := is.Load().(cpuset.Set); return s, ok }
+	p := open(t, opt)
+	p.table.synced = true
+	web := pod("web", nil)
+	c := container(web, "a", 100)
+	_, _, err := p.CreateContainer(ctx, web, c)
+	must(t, err)
+	is.Store(p.online)
+	must(t, p.PostStartContainer(ctx, web, c))
+	compared := func() {
+		t.Helper()
+		select {
+		case <-p.verifyNow:
+			p.verify()
+		case <-time.After(time.Minute):
+			t.Fatal("nothing is compared")
+		}
+	}
+	compared() // after the start
+	if told := heard.kinds(Drifted); len(told) > 0 {
+		t.Fatalf("told %q", told)
+	}
+	is.Store(cpuset.MustOf(1))
+	must(t, p.UpdatePodSandbox(ctx, web, nil, nil))
+	compared()
+	if told := heard.kinds(Drifted); len(told) != 1 || !strings.Contains(told[0], "web/a: the kernel has CPUs 1 ") {
+		t.Errorf("told %q", told)
+	}
+}
+
+// Without a runtime the plugin tries again, after twice as long each time up to a bound, and soon again after a
+// connection that lasted.
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "1s1n4c2t")
+	opt.Every = time.Second
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(t.Context(), opt)
+		must(t, err)
+		defer p.Close()
+		const lasts = 10 // the attempt that takes long
+		var gaps []time.Duration
+		var ended time.Time // the attempt before
+		ctx, cancel := context.WithCancel(t.Context())
+		err = p.Run(ctx, func() (net.Conn, error) {
+			if gaps = append(gaps, time.Since(ended)); len(gaps) == lasts {
+				time.Sleep(2 * longestWait)
+			}
+			if len(gaps) == lasts+2 {
+				cancel()
+			}
+			ended = time.Now()
+			return nil, errors.New("nobody listens")
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		var want []time.Duration
+		for wait := firstWait; len(want) < lasts-1; wait = min(2*wait, longestWait) {
+			want = append(want, wait)
+		}
+		want = append(want, firstWait, 2*firstWait)
+		if diff := cmp.Diff(want, gaps[1:]); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if told := heard.kinds(Lost); len(told) != lasts+1 || !strings.Contains(told[0], "nobody listens; trying again in 100ms") {
+			t.Errorf("told %q", told)
+		}
+	})
 }

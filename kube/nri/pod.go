@@ -16,19 +16,21 @@ import (
 	"berth.dev/berth/podwords"
 )
 
-// A pod's place can outlast its containers: what it was given as a whole is the pod's until
-// its sandbox stops, and the CPUs of an init container are kept for the pod's others until
-// all of them run. Such a workload waits for its container.
+// A place can outlast its container: the places of a pod that was placed as a whole are the pod's until its
+// sandbox stops, and the CPUs of an init container are kept for the pod's other containers until all of them
+// run. A workload that has its place and no container is reserved.
 
 // named is the workload of a container that the runtime has.
 type named struct {
 	id, pod string // the pod's UID
-	of      whose
+	of      identity
 	group   string
 	held    bool // the place stays when the container ends
 	classes map[agent.ClassKind]string
 	limited bool // in what it sends or receives
 	joined  bool // it has what they have in its control group
+	// unstarted is true if it gave up what its pod asks for until it starts.
+	unstarted bool
 }
 
 func (p *Plugin) info(pod *api.PodSandbox) *PodInfo {
@@ -42,22 +44,22 @@ func (p *Plugin) info(pod *api.PodSandbox) *PodInfo {
 	return info
 }
 
-// wait notes a workload that has its place and no container.
-func (p *Plugin) wait(id, pod string) {
+// noteReserved notes that a workload of a pod is reserved.
+func (p *Plugin) noteReserved(id, pod string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting[id] = pod
+	p.reserved[id] = pod
 }
 
-func (p *Plugin) waits(id, pod string) bool {
+func (p *Plugin) isReserved(id, pod string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	of, ok := p.waiting[id]
+	of, ok := p.reserved[id]
 	return ok && of == pod
 }
 
-// take gives a waiting workload its container.
-func (p *Plugin) take(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked) (agent.Workload, error) {
+// bind gives a reserved workload the container that it was reserved for.
+func (p *Plugin) bind(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked) (agent.Workload, error) {
 	if a.whole {
 		a.spec.Annotations[scopeKey] = podwords.PodScope.String()
 	}
@@ -72,23 +74,22 @@ func (p *Plugin) take(ctx context.Context, pod *api.PodSandbox, c *api.Container
 	}
 	if err == nil || isGone(err) {
 		p.mu.Lock()
-		delete(p.waiting, a.spec.Request.ID)
+		delete(p.reserved, a.spec.Request.ID)
 		p.mu.Unlock()
 	}
 	if err != nil {
 		return w, err
 	}
-	p.tellLost(pod, c, lost)
+	p.emitLost(pod, c, lost)
 	a.keepClasses(&w)
-	if !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fellKey] == "" && !a.whole {
+	if !w.Spec.SameAs(&a.spec) && w.Spec.Annotations[fallbackKey] == "" && !a.whole {
 		return p.node.Resize(ctx, a.spec) // an init container that was started again after a resize
 	}
 	return w, nil
 }
 
-// elsewhere tells of a container whose place is not on the NUMA nodes that it asks for: its pod has
-// had that since before it came, and with it what is known of its devices. Where these nodes are a
-// condition it is an error.
+// elsewhere reports a container whose place is not on the NUMA nodes that it asks for: its pod got the place
+// before the container's devices were known. Where these nodes are a condition it returns an error.
 func (p *Plugin) elsewhere(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked, w *agent.Workload) error {
 	wants, has := &a.spec.Request, &w.Spec.Request
 	if !a.whole || wants.Nodes.IsEmpty() || wants.Nodes == has.Nodes && (has.NodesRequired || !wants.NodesRequired) {
@@ -119,8 +120,8 @@ func isGone(err error) bool {
 	return errors.As(err, &gone)
 }
 
-// placeWhole gives all containers of a pod their places before the first of them starts: those
-// that the API server knows of. ok is false if they are to be placed one by one.
+// placeWhole places all containers of a pod that the API server knows, before the first of them starts. ok is
+// false if they are to be placed one by one.
 func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Container, a *asked) (ok bool, err error) {
 	info := p.info(pod)
 	if !a.whole || info.Container(c.GetName()) == nil || p.hasPlace(pod.GetUid()) {
@@ -145,7 +146,7 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 		specs, containers = append(specs, one.spec), append(containers, container)
 	}
 	whole := place.Pod{ID: pod.GetUid(), Milli: info.Milli, LimitMilli: info.LimitMilli}
-	lost, err := without(specs, strict, func() error {
+	lost, err := tryWithoutClasses(specs, strict, func() error {
 		change, err := p.node.ReservePod(ctx, whole, specs)
 		if err != nil {
 			return err
@@ -156,19 +157,19 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 		return change.Commit()
 	})
 	switch {
-	case errors.Is(err, errOver):
+	case errors.Is(err, errTooLate):
 		return false, err
 	case err != nil && required:
 		return false, &RefusedError{err}
 	case err != nil:
-		p.tell(about(Fallback, pod, nil, "its containers are placed one by one: %v", err))
+		p.emit(about(Fallback, pod, nil, "its containers are placed one by one: %v", err))
 		return false, nil
 	}
 	for i := range lost {
-		p.tellLost(pod, containers[lost[i].of], lost[i:i+1])
+		p.emitLost(pod, containers[lost[i].of], lost[i:i+1])
 	}
 	for i := range specs {
-		p.wait(specs[i].Request.ID, pod.GetUid())
+		p.noteReserved(specs[i].Request.ID, pod.GetUid())
 	}
 	return true, nil
 }
@@ -177,7 +178,7 @@ func (p *Plugin) placeWhole(ctx context.Context, pod *api.PodSandbox, c *api.Con
 func (p *Plugin) hasPlace(pod string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, of := range p.waiting {
+	for _, of := range p.reserved {
 		if of == pod {
 			return true
 		}
@@ -190,8 +191,7 @@ func (p *Plugin) hasPlace(pod string) bool {
 	return false
 }
 
-// initsDone gives the CPUs of a pod's init containers back that no other container uses
-// again, once all others run.
+// initsDone releases the places of a pod's init containers once all its other containers run.
 func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 	info := p.info(pod)
 	if info == nil {
@@ -210,26 +210,26 @@ func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 			delete(names, n.id)
 		}
 	}
-	for id, of := range p.waiting {
+	for id, of := range p.reserved {
 		if of == pod.GetUid() && !names[id] {
 			waiting = append(waiting, id)
 		}
 	}
 	p.mu.Unlock()
 	if len(names) == 0 {
-		p.end(ctx, waiting)
+		p.releaseReserved(ctx, waiting)
 	}
 }
 
-// endPod gives back what a pod keeps whose sandbox has stopped, unless it has another one, and
-// what containers of the sandbox have that were never started, or are gone. What fails is told.
-func (p *Plugin) endPod(ctx context.Context, pod *api.PodSandbox) {
-	p.table.unbox(pod)
+// releasePod releases what containers of a stopped sandbox have that were never started or are gone and, if the
+// pod has no other sandbox, what is reserved for the pod. Errors become events.
+func (p *Plugin) releasePod(ctx context.Context, pod *api.PodSandbox) {
+	p.table.removeSandbox(pod)
 	_ = p.within(ctx, func(ctx context.Context) error {
 		for _, s := range p.abandoned(0) {
 			if s.of.sandbox == pod.GetId() {
 				if _, err := p.release(ctx, s.id); err != nil {
-					p.tell(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+					p.emit(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 				}
 			}
 		}
@@ -239,19 +239,19 @@ func (p *Plugin) endPod(ctx context.Context, pod *api.PodSandbox) {
 		}
 		var waiting []string
 		p.mu.Lock()
-		for id, of := range p.waiting {
+		for id, of := range p.reserved {
 			if of == uid {
 				waiting = append(waiting, id)
 			}
 		}
 		p.mu.Unlock()
-		p.end(ctx, waiting)
+		p.releaseReserved(ctx, waiting)
 		return nil
 	})
 }
 
-// end releases workloads that wait for containers which will not come. What fails is told.
-func (p *Plugin) end(ctx context.Context, waiting []string) {
+// releaseReserved releases reserved workloads whose containers will not come. Errors become events.
+func (p *Plugin) releaseReserved(ctx context.Context, waiting []string) {
 	if len(waiting) == 0 {
 		return
 	}
@@ -259,22 +259,22 @@ func (p *Plugin) end(ctx context.Context, waiting []string) {
 	_ = p.within(ctx, func(ctx context.Context) error {
 		for _, id := range waiting {
 			if err := p.node.Release(ctx, id, agent.Keep); err != nil && !isGone(err) {
-				p.tellOf(id, string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err))
+				p.emitFor(id, string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err))
 				continue
 			}
 			p.mu.Lock()
-			delete(p.waiting, id)
+			delete(p.reserved, id)
 			p.mu.Unlock()
 		}
 		return nil
 	})
 }
 
-// StopPodSandbox gives back what a pod keeps beyond its containers. Its answer has no updates:
-// they are sent.
+// StopPodSandbox releases what a pod keeps beyond its containers. Its answer cannot hold updates: they are sent
+// afterwards.
 func (p *Plugin) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.endPod(ctx, pod)
+	p.releasePod(ctx, pod)
 	return nil
 }

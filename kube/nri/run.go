@@ -27,7 +27,7 @@ const (
 func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
 	var beside sync.WaitGroup
 	beside.Go(func() { p.scale(ctx) })
-	beside.Go(func() { p.mend(ctx) })
+	beside.Go(func() { p.repairLoop(ctx) })
 	defer beside.Wait()
 	wait := firstWait
 	for ctx.Err() == nil {
@@ -43,7 +43,7 @@ func (p *Plugin) Run(ctx context.Context, dial func() (net.Conn, error)) error {
 		if err != nil {
 			text = err.Error()
 		}
-		p.tell(Event{Kind: Lost, Text: text + "; trying again in " + wait.String()})
+		p.emit(Event{Kind: Lost, Text: text + "; trying again in " + wait.String()})
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
@@ -67,7 +67,7 @@ func (p *Plugin) scale(ctx context.Context) {
 			text = err.Error()
 		}
 		if told != text && text != "" {
-			p.tell(Event{Kind: string(agent.Failed), Text: text})
+			p.emit(Event{Kind: string(agent.Failed), Text: text})
 		}
 		told = text
 	}
@@ -106,7 +106,7 @@ func (p *Plugin) connect(ctx context.Context, dial func() (net.Conn, error)) err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	kept := make(chan struct{})
-	go func() { defer close(kept); p.keep(ctx, s) }()
+	go func() { defer close(kept); p.sendLoop(ctx, s) }()
 	p.connected.Store(true)
 	defer p.connected.Store(false)
 	select {

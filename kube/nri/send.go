@@ -21,15 +21,15 @@ type updater interface {
 	UpdateContainers([]*api.ContainerUpdate) ([]*api.ContainerUpdate, error)
 }
 
-// keep makes true what no answer made true, and compares what is in force, until ctx ends.
-func (p *Plugin) keep(ctx context.Context, runtime updater) {
+// sendLoop sends what no answer contained, and compares the kernel's CPUs with the wanted ones, until ctx ends.
+func (p *Plugin) sendLoop(ctx context.Context, runtime updater) {
 	every := time.NewTicker(p.opt.Every)
 	defer every.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.table.kick:
+		case <-p.table.wakeup:
 		case <-p.verifyNow:
 			p.verify()
 		case <-every.C:
@@ -39,9 +39,10 @@ func (p *Plugin) keep(ctx context.Context, runtime updater) {
 	}
 }
 
-// mend places what could not be placed, and compares what is written besides, until ctx ends and while
-// the runtime is there. A write that takes long holds up neither keep nor the next connection.
-func (p *Plugin) mend(ctx context.Context) {
+// repairLoop places containers that could not be placed before, and repairs what is written besides the
+// runtime's updates, until ctx ends and while the runtime is connected. It is apart from sendLoop, as a write
+// may take long.
+func (p *Plugin) repairLoop(ctx context.Context) {
 	every, rescan := time.NewTicker(p.opt.Every), time.NewTicker(p.opt.Rescan)
 	defer every.Stop()
 	defer rescan.Stop()
@@ -53,7 +54,7 @@ func (p *Plugin) mend(ctx context.Context) {
 			if !p.connected.Load() {
 				continue
 			}
-			p.again(ctx)
+			p.retryAll(ctx)
 			p.abandon(ctx)
 			if p.table.writes() {
 				p.repair(ctx)
@@ -66,15 +67,15 @@ func (p *Plugin) mend(ctx context.Context) {
 	}
 }
 
-// repair compares what is written besides what the runtime is told, of some workloads or, without
-// ids, of all, and releases those whose containers are gone.
+// repair repairs what is written besides the runtime's updates, for some workloads or, without ids, for all,
+// and releases those whose containers are gone.
 func (p *Plugin) repair(ctx context.Context, ids ...string) {
 	if _, err := p.node.Reconcile(ctx, ids...); err != nil && ctx.Err() == nil {
-		p.tellFailed(err)
+		p.emitFailed(err)
 	}
 }
 
-// verifyIn has what is in force compared after a while.
+// verifyIn has sendLoop call verify after d.
 func (p *Plugin) verifyIn(d time.Duration) {
 	time.AfterFunc(d, func() {
 		select {
@@ -84,8 +85,8 @@ func (p *Plugin) verifyIn(d time.Duration) {
 	})
 }
 
-// send sends what differs from what the runtime was told, those that lose CPUs before those
-// that gain. If taking away fails, nothing is given until the kernel shows who has what.
+// send sends what differs from what the runtime was sent before: first the updates that only take CPUs
+// away, then the others. If the first fail, the others are not sent until the kernel shows who has what.
 func (p *Plugin) send(runtime updater) {
 	for _, lose := range []bool{true, false} {
 		some := p.table.outgoing(lose, p.online)
@@ -93,32 +94,32 @@ func (p *Plugin) send(runtime updater) {
 			continue
 		}
 		_, err := runtime.UpdateContainers(updates(some))
-		p.table.sent(some)
+		p.table.sendDone(some)
 		if err != nil { // it does not say of whom
-			p.tell(Event{Kind: Drifted, Text: fmt.Sprintf("the runtime could not update some of %s: %v", plural(len(some), "container"), err)})
+			p.emit(Event{Kind: Drifted, Text: fmt.Sprintf("the runtime could not update some of %s: %v", plural(len(some), "container"), err)})
 			p.verifyIn(2 * settling)
 			return
 		}
 	}
 }
 
-// outgoing takes the moves that only take CPUs away, or if there are none all, and notes
-// them as on their way. While a handler is at work there are none: its answer has them.
+// outgoing returns the moves to send, and notes them as being sent: with lose those that only take CPUs
+// away, without it all. While a handler is at work there are none: its answer has them.
 func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.handlers > 0 || !t.synced {
 		return nil
 	}
-	told := map[string]resources{}
-	for id, s := range t.seats {
-		told[id] = s.told
+	before := map[string]resources{}
+	for id, s := range t.containers {
+		before[id] = s.sent
 	}
 	contested := t.contested
 	all, _, _ := t.moves("", online)
 	for _, m := range all {
 		if lose && !m.lose {
-			t.seats[m.id].told = told[m.id] // later
+			t.containers[m.id].sent = before[m.id] // it is sent later
 			t.contested = contested
 			continue
 		}
@@ -127,32 +128,32 @@ func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 	if len(some) > 0 {
 		t.sending = map[string]cpuset.Set{}
 		for _, m := range some {
-			t.sending[m.id] = cmp.Or(told[m.id].cpus, online).Union(m.to.cpus)
+			t.sending[m.id] = cmp.Or(before[m.id].cpus, online).Union(m.to.cpus)
 		}
 	}
 	return some
 }
 
-// sent ends an update on its way. Whoever was told something else meanwhile, in an answer,
-// is told again: the runtime applied the two in an order that is not known.
-func (t *table) sent(some []move) {
+// sendDone notes that the runtime has answered an update. A container for which an answer of a handler said
+// something else meanwhile is sent again: the order in which the runtime applied the two is not known.
+func (t *table) sendDone(some []move) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sending = nil
 	for _, m := range some {
-		if s := t.seats[m.id]; s != nil && s.told != *m.to {
-			s.told = resources{}
+		if s := t.containers[m.id]; s != nil && s.sent != *m.to {
+			s.sent = resources{}
 			t.wake()
 		}
 	}
 }
 
-// verify compares the CPUs that the kernel gives containers with those that they are to
-// have. What differs is told again, up to three times in a minute; then it is left alone.
+// verify compares the CPUs that the kernel gives containers with those that they are to have. Those that
+// differ are sent again, up to three times in a minute; then they are left as they are.
 func (p *Plugin) verify() {
 	for _, s := range p.table.settled() {
 		is, ok := p.opt.Effective(s.group)
-		p.table.missing(s.id, !ok)
+		p.table.noteMissing(s.id, !ok)
 		if !ok || is == s.want.cpus {
 			continue
 		}
@@ -166,38 +167,37 @@ func (p *Plugin) verify() {
 		if yielded {
 			text += "; it is left as it is"
 		}
-		if p.table.found(s.id, is, yielded) {
-			p.tell(s.of.event(Drifted, text))
+		if p.table.noteDrift(s.id, is, yielded) {
+			p.emit(s.of.event(Drifted, text))
 		}
 	}
 }
 
-// settling is how long an answer may take from the handler to the kernel: the runtime
-// applies it after the handler.
+// settling is how long the runtime may take from the answer of a handler until the kernel has what it says.
 const settling = 300 * time.Millisecond
 
-// settled are copies of the seats of running containers that were told all that they are
-// to have, and not just now.
-func (t *table) settled() (all []seat) {
+// settled are copies of the running containers that were sent all that they are to have longer ago than
+// settling.
+func (t *table) settled() (all []tracked) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.seats {
-		if s.started && !s.fresh && !s.yielded && time.Since(s.since) > settling && s.told.cpus == s.want.cpus && t.sending == nil && !s.want.cpus.IsEmpty() {
+	for _, s := range t.containers {
+		if s.started && !s.fresh && !s.yielded && time.Since(s.since) > settling && s.sent.cpus == s.want.cpus && t.sending == nil && !s.want.cpus.IsEmpty() {
 			all = append(all, *s)
 		}
 	}
 	return all
 }
 
-// found notes what the kernel has, unless something else is wanted by now.
-func (t *table) found(id string, is cpuset.Set, yielded bool) bool {
+// noteDrift notes what the kernel has, unless something else is wanted by now.
+func (t *table) noteDrift(id string, is cpuset.Set, yielded bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.seats[id]
-	if s == nil || s.told.cpus != s.want.cpus {
+	s := t.containers[id]
+	if s == nil || s.sent.cpus != s.want.cpus {
 		return false
 	}
-	s.told.cpus, s.yielded = is, yielded
+	s.sent.cpus, s.yielded = is, yielded
 	t.wake()
 	return true
 }

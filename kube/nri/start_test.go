@@ -21,7 +21,7 @@ func sends(p *Plugin) (told []string) {
 			for _, m := range some {
 				told = append(told, m.id+" "+m.to.cpus.String())
 			}
-			p.table.sent(some)
+			p.table.sendDone(some)
 		}
 	}
 	return told
@@ -39,7 +39,7 @@ func TestTakenWhileStarting(t *testing.T) {
 	}{
 		{name: "it began before", begins: "0-7", moved: true},
 		{name: "it began after", begins: ""}, // as it was told
-		{name: "it never began", meantime: func(p *Plugin) { p.table.seats["web.a"].starts = time.Now().Add(-starting) }},
+		{name: "it never began", meantime: func(p *Plugin) { p.table.containers["web.a"].startingSince = time.Now().Add(-startTimeout) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +57,7 @@ func TestTakenWhileStarting(t *testing.T) {
 			must(t, p.StartContainer(ctx, web, container(web, "a", 100)))
 			adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
 			must(t, err)
-			own := p.table.seats["db.a"].want.cpus
+			own := p.table.containers["db.a"].want.cpus
 			first := cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())
 			if own.Len() != 2 || first.IsEmpty() || first.Overlaps(own) {
 				t.Errorf("it begins on %s beside one that may begin on %s", first, own)
@@ -164,6 +164,28 @@ func TestAbandoned(t *testing.T) {
 	if e := abandoned(); len(e) != 1 {
 		t.Errorf("who runs is not abandoned: %+v", e[1:])
 	}
+}
+
+// So it is with one that has no cache class where the plugin starts anew before the container starts.
+func TestAbandonedOverARestart(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", func(o *Options) { o.Unstarted = 500 * time.Millisecond })
+	opt := n.p.opt
+	opt.Node.Enforcer, opt.Node.Events = nil, nil
+	db := pod("db", exclusive)
+	c := container(db, "a", 4000)
+	n.serial.Lock()
+	must(t, n.make(db, c, 4))
+	n.serial.Unlock()
+	eventually(t, "its CPUs are free", func() bool { return n.shared() == n.online })
+	n.end()
+	must(t, n.p.Close())
+	n.run(open(t, opt))
+	n.serial.Lock()
+	must(t, n.runtime.run(db, c))
+	n.serial.Unlock()
+	eventually(t, "it has CPUs of its own", func() bool { return n.cpus("db.a").Len() == 4 })
+	n.asBooks("started")
 }
 
 // A container that ended while nobody was told gives its CPUs back.

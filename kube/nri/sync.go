@@ -13,12 +13,12 @@ import (
 	"berth.dev/berth/cpuset"
 )
 
-// watched is for how long after an adoption what is in force is compared often.
+// watched is how long after an adoption the kernel's CPUs are compared often.
 const watched = 2 * time.Second
 
-// Synchronize adopts the containers that the runtime has: each keeps the CPUs that it runs
-// on where that is legal, and whoever has a record keeps what that says. The places of
-// containers that are gone are given back first.
+// Synchronize adopts the containers that the runtime has. Containers with a record get what it says, the
+// others keep the CPUs that they run on where that is legal. Before that, the places of containers that are
+// gone are released.
 func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	p.table.enter()
 	defer p.table.leave()
@@ -27,19 +27,19 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	for _, pod := range pods {
 		byID[pod.GetId()] = pod
 	}
-	p.sit(byID, containers)
-	p.alignBegins(byID, containers)
+	p.trackAll(byID, containers)
+	p.alignGroupStarts(byID, containers)
 	err := p.within(ctx, func(ctx context.Context) error { return p.adopt(ctx, byID, containers) })
 	if err != nil {
-		p.tell(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
+		p.emit(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
 	}
 	for _, c := range containers { // it started meanwhile
-		if pod := byID[c.GetPodSandboxId()]; pod != nil && p.hasKept(c.GetId()) && p.table.runs(c.GetId()) {
-			p.tryLater(pod, c)
+		if pod := byID[c.GetPodSandboxId()]; pod != nil && p.gaveUp(c.GetId()) && p.table.runs(c.GetId()) {
+			p.retryLater(pod, c)
 		}
 	}
 	updates, _, err := p.table.answer("", p.online)
-	p.tell(Event{Kind: Connected, Text: plural(len(containers), "container") + " adopted in " + time.Since(began).Round(time.Millisecond).String()})
+	p.emit(Event{Kind: Connected, Text: plural(len(containers), "container") + " adopted in " + time.Since(began).Round(time.Millisecond).String()})
 	// An update that the former plugin, or the lost connection, had begun may still come.
 	for in := watched / 20; in <= watched; in += watched / 10 {
 		p.verifyIn(in)
@@ -47,8 +47,8 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	return updates, err
 }
 
-// sit makes the table what the runtime has.
-func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Container) {
+// trackAll makes the table have the containers that the runtime has, and no others.
+func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Container) {
 	live := make(map[string]string, len(pods))
 	for _, pod := range pods {
 		live[pod.GetId()] = pod.GetUid()
@@ -59,13 +59,13 @@ func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Containe
 			continue
 		}
 		pod := pods[c.GetPodSandboxId()]
-		told, err := inForce(c)
+		has, err := inForce(c)
 		if err != nil {
-			p.tell(about(string(agent.Failed), pod, c, "%v", err))
+			p.emit(about(string(agent.Failed), pod, c, "%v", err))
 		}
 		there[c.GetId()] = true
-		p.table.add(pod, c, told, false)
-		// A runtime that was killed amid an update lists what it wanted to write.
+		p.table.add(pod, c, has, false)
+		// A runtime that was killed amid an update lists what it meant to write: the kernel's CPUs count.
 		if group := groupName(c); c.GetState() == api.ContainerState_CONTAINER_RUNNING || p.opt.Busy(group) {
 			is, _ := p.opt.Effective(group)
 			p.table.started(c.GetId(), is)
@@ -76,8 +76,8 @@ func (p *Plugin) sit(pods map[string]*api.PodSandbox, containers []*api.Containe
 	p.table.keepOnly(there, live)
 }
 
-// adopt gives all that run their places, in one change. Those for which there is none, or
-// all after an error, follow the shared pool.
+// adopt places all containers in one transition. Those that cannot be placed have the shared pool; after an
+// error all do.
 func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) (err error) {
 	var came []asked
 	defer func() {
@@ -89,7 +89,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		}
 		for _, c := range containers {
 			if _, has := p.workload(c.GetId()); !has && pods[c.GetPodSandboxId()] != nil && p.table.has(c.GetId()) {
-				p.tryLater(pods[c.GetPodSandboxId()], c)
+				p.retryLater(pods[c.GetPodSandboxId()], c)
 			}
 		}
 	}()
@@ -100,7 +100,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	if err != nil {
 		return err
 	}
-	p.recall(ctx, held)
+	p.loadRecords(ctx, held)
 	came = p.newcomers(ctx, pods, containers)
 	wishes, specs, named := map[string]*asked{}, []agent.Spec{}, []string{}
 	for i := range came {
@@ -114,7 +114,7 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	specs = specs[:0]
 	for _, r := range refused {
 		a := wishes[r.ID]
-		p.tell(p.table.whose(a.container()).event(Fallback, "time of the shared pool instead of what it asks for: "+r.Err.Error()))
+		p.emit(p.table.identity(a.container()).event(Fallback, "time of the shared pool instead of what it asks for: "+r.Err.Error()))
 		specs = append(specs, a.shared())
 	}
 	if refused, err = p.adoptClassed(ctx, specs); err != nil {
@@ -123,24 +123,25 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 	p.nameAll(ctx, named)
 	for _, r := range refused {
 		container := wishes[r.ID].container()
-		p.table.follow(container)
+		p.table.followPool(container)
 		p.forget(container)
 	}
 	return nil
 }
 
-// newcomers are what the containers ask for that have no place yet, each named already. Those whose
-// places wait for them take these, and those that ask for what they cannot have follow the shared pool.
+// newcomers are the requests of the containers that have no workload yet; it notes the workload of each. A
+// container whose place is reserved gets that, and one that asks for what it cannot have gets the shared
+// pool: they are not among the requests.
 func (p *Plugin) newcomers(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) (all []asked) {
 	for _, c := range containers {
 		pod := pods[c.GetPodSandboxId()]
 		if _, has := p.workload(c.GetId()); has || pod == nil || !p.table.has(c.GetId()) {
 			continue
 		}
-		a, err := p.spec(pod, c, p.table.told(c.GetId()).cpus)
-		if err == nil && p.waits(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
+		a, err := p.spec(pod, c, p.table.lastSent(c.GetId()).cpus)
+		if err == nil && p.isReserved(a.spec.Request.ID, pod.GetUid()) { // it came while the plugin was away
 			var w agent.Workload
-			if w, err = p.take(ctx, pod, c, &a); err == nil {
+			if w, err = p.bind(ctx, pod, c, &a); err == nil {
 				p.name(c.GetId(), &w)
 				continue
 			}
@@ -149,8 +150,8 @@ func (p *Plugin) newcomers(ctx context.Context, pods map[string]*api.PodSandbox,
 			}
 		}
 		if err != nil { // it runs: too late to refuse it
-			p.tell(about(Fallback, pod, c, "it runs in the shared pool: %v", err))
-			p.table.follow(c.GetId())
+			p.emit(about(Fallback, pod, c, "it runs in the shared pool: %v", err))
+			p.table.followPool(c.GetId())
 			continue
 		}
 		p.name(c.GetId(), &agent.Workload{Spec: a.spec})
@@ -159,14 +160,14 @@ func (p *Plugin) newcomers(ctx context.Context, pods map[string]*api.PodSandbox,
 	return all
 }
 
-// recall notes the workloads that the records have: each with its container, or waiting for
-// one. The places of pods that are gone are given back.
-func (p *Plugin) recall(ctx context.Context, all []agent.Workload) {
+// loadRecords notes the workloads that the records have, each with its container or as reserved for one.
+// Those of pods that are gone are released.
+func (p *Plugin) loadRecords(ctx context.Context, all []agent.Workload) {
 	p.mu.Lock()
 	clear(p.ids)
 	clear(p.names)
-	clear(p.waiting)
-	clear(p.lost)
+	clear(p.reserved)
+	clear(p.retries)
 	p.mu.Unlock()
 	var gone []string
 	for i := range all {
@@ -176,14 +177,14 @@ func (p *Plugin) recall(ctx context.Context, all []agent.Workload) {
 		case w.Backend != backend:
 		case p.table.has(containerOf(w)):
 			p.name(containerOf(w), w)
-			p.table.recall(w)
+			p.table.applyRecord(w)
 		case p.table.lives(pod):
-			p.wait(w.ID(), pod)
+			p.noteReserved(w.ID(), pod)
 		default:
 			gone = append(gone, w.ID())
 		}
 	}
-	p.end(ctx, gone)
+	p.releaseReserved(ctx, gone)
 }
 
 // nameAll notes of adopted containers whether their places are their pods'.
@@ -208,7 +209,7 @@ func (p *Plugin) nameAll(ctx context.Context, containers []string) {
 
 // adoptClassed is adoptAll; those that cannot have a class go without: they run.
 func (p *Plugin) adoptClassed(ctx context.Context, specs []agent.Spec) (all []agent.Refusal, err error) {
-	lost, err := without(specs, false, func() (err error) {
+	lost, err := tryWithoutClasses(specs, false, func() (err error) {
 		all, err = p.adoptAll(ctx, specs)
 		return err
 	})
@@ -216,7 +217,7 @@ func (p *Plugin) adoptClassed(ctx context.Context, specs []agent.Spec) (all []ag
 		return nil, err
 	}
 	for i := range lost {
-		p.tell(p.table.whose(specs[lost[i].of].Annotations[containerKey]).event(Word, lost[i].text()))
+		p.emit(p.table.identity(specs[lost[i].of].Annotations[containerKey]).event(Word, lost[i].text()))
 	}
 	return all, nil
 }
@@ -238,65 +239,65 @@ func (p *Plugin) adoptAll(ctx context.Context, specs []agent.Spec) ([]agent.Refu
 func (t *table) has(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.seats[id] != nil
+	return t.containers[id] != nil
 }
 
 // runs reports whether a container has been started.
 func (t *table) runs(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.seats[id] != nil && t.seats[id].started
+	return t.containers[id] != nil && t.containers[id].started
 }
 
-// starting notes that the runtime starts a container. It starts it on the CPUs that it was told
-// before, or on those that it is told meanwhile.
+// starting notes that the runtime starts a container: on the CPUs that it was sent before, or on those that it
+// is sent meanwhile.
 func (t *table) starting(id string, online cpuset.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil && !s.started {
-		s.starts, s.begins = time.Now(), cmp.Or(s.told.cpus, online)
-		time.AfterFunc(starting, t.wake)
+	if s := t.containers[id]; s != nil && !s.started {
+		s.startingSince, s.startCPUs = time.Now(), cmp.Or(s.sent.cpus, online)
+		time.AfterFunc(startTimeout, t.wake)
 	}
 }
 
-// started notes that a container has processes, and that they have these CPUs, if any: all that
-// the runtime was told before is done by then. left is true if it has no place any more.
-func (t *table) started(id string, is cpuset.Set) (left bool) {
+// started notes that a container has processes, and their CPUs where these are known: the runtime has applied
+// all that it was sent before. abandoned is true if the container has given its place back.
+func (t *table) started(id string, is cpuset.Set) (abandoned bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.seats[id]
+	s := t.containers[id]
 	if s == nil {
 		return false
 	}
-	left = s.left
-	s.started, s.left, s.starts, s.gone = true, false, time.Time{}, time.Time{}
+	abandoned = s.abandoned
+	s.started, s.abandoned, s.startingSince, s.goneSince = true, false, time.Time{}, time.Time{}
 	if !is.IsEmpty() {
-		s.seen, s.told.cpus = true, is
+		s.seen, s.sent.cpus = true, is
 	}
 	t.wake()
-	return left
+	return abandoned
 }
 
-// untold has a container told its CPUs again.
-func (t *table) untold(id string) {
+// resend has a container's CPUs sent again.
+func (t *table) resend(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.seats[id]; s != nil {
-		s.told = resources{}
+	if s := t.containers[id]; s != nil {
+		s.sent = resources{}
 	}
 }
 
-// keepOnly drops the containers that the runtime does not have, and forgets what was on
-// its way to a runtime that is gone.
-func (t *table) keepOnly(there map[string]bool, boxes map[string]string) {
+// keepOnly drops the containers that the runtime does not have, and the update that a former connection has not
+// answered.
+func (t *table) keepOnly(there map[string]bool, sandboxes map[string]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.synced, t.sending, t.boxes = true, nil, boxes
-	t.line = slices.DeleteFunc(t.line, func(s *seat) bool {
+	t.synced, t.sending, t.sandboxes = true, nil, sandboxes
+	t.order = slices.DeleteFunc(t.order, func(s *tracked) bool {
 		if there[s.id] {
 			return false
 		}
-		delete(t.seats, s.id)
+		delete(t.containers, s.id)
 		return true
 	})
 }

@@ -177,12 +177,12 @@ func TestAdoptFails(t *testing.T) {
 	eventually(t, "they follow the pool", func() bool {
 		p.table.mu.Lock()
 		defer p.table.mu.Unlock()
-		for _, s := range p.table.seats {
+		for _, s := range p.table.containers {
 			if !s.unplaced {
 				return false
 			}
 		}
-		return len(p.table.seats) == 3
+		return len(p.table.containers) == 3
 	})
 	p.opt.Budget = time.Minute
 	db := pod("db", exclusive)

@@ -26,8 +26,7 @@ type Words struct {
 	PodScope bool
 }
 
-// SetWords has what pods say read otherwise from now on. Containers that are there stay as
-// they are.
+// SetWords changes how the words of pods are read from now on. Containers that have a place keep it.
 func (p *Plugin) SetWords(w Words) error {
 	if err := w.Rules.Validate(); err != nil {
 		return err
@@ -63,25 +62,24 @@ func hasHostNetwork(pod *api.PodSandbox) bool {
 	return len(all) > 0 && !slices.ContainsFunc(all, func(n *api.LinuxNamespace) bool { return n.GetType() == "network" })
 }
 
-// problems tells each problem of a pod once. It is an error if the pod, or the node, is
-// strict.
+// problems reports each problem of a pod once. If the pod, or the node, is strict, it returns them as an error.
 func (p *Plugin) problems(pod *api.PodSandbox, c *api.Container, r *podwords.Reading) error {
-	var tell []podwords.Problem
+	var fresh []podwords.Problem
 	p.mu.Lock()
-	told := p.told[pod.GetId()]
-	if told == nil && len(r.Problems) > 0 {
-		told = map[string]bool{}
-		p.told[pod.GetId()] = told
+	reported := p.reported[pod.GetId()]
+	if reported == nil && len(r.Problems) > 0 {
+		reported = map[string]bool{}
+		p.reported[pod.GetId()] = reported
 	}
 	for _, problem := range r.Problems {
-		if text := problem.Error(); !told[text] {
-			told[text] = true
-			tell = append(tell, problem)
+		if text := problem.Error(); !reported[text] {
+			reported[text] = true
+			fresh = append(fresh, problem)
 		}
 	}
 	p.mu.Unlock()
-	for i := range tell {
-		p.tell(about(Word, pod, c, "%v", &tell[i]))
+	for i := range fresh {
+		p.emit(about(Word, pod, c, "%v", &fresh[i]))
 	}
 	if p.wording.Load().Strict || r.Strict() {
 		hard := slices.DeleteFunc(slices.Clone(r.Problems), func(p podwords.Problem) bool { return p.Kind == podwords.Contradiction })

@@ -142,19 +142,13 @@ func (a *Agent) tellBatch(ctx context.Context, s *status, l *learner, began time
 
 // inputs are what the formulas count.
 func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, error) {
-	capacity := node.Status.Capacity
 	allocatable, err := unamplified(node)
 	if err != nil {
 		return nil, &unreadError{node.Name, rawKey, err}
 	}
-	n := &batch.Node{
-		Capacity: batch.Amount{Milli: capacity.Cpu().MilliValue(), Memory: capacity.Memory().Value()},
-		Used:     r.Node, System: r.System(),
-	}
-	n.Reserved = batch.Amount{
-		Milli:  max(n.Capacity.Milli-allocatable.Cpu().MilliValue(), 0),
-		Memory: max(n.Capacity.Memory-allocatable.Memory().Value(), 0),
-	}
+	n := &batch.Node{Capacity: amountOf(node.Status.Capacity), Used: r.Node, System: r.System()}
+	left := amountOf(allocatable)
+	n.Reserved = batch.Amount{Milli: max(n.Capacity.Milli-left.Milli, 0), Memory: max(n.Capacity.Memory-left.Memory, 0)}
 	more, err := Reservation(node.Annotations[reservationKey])
 	if err != nil {
 		return nil, &unreadError{node.Name, reservationKey, err}
@@ -172,6 +166,18 @@ func inputs(node *corev1.Node, pods []*api.Pod, r *usage.Report) (*batch.Node, e
 		}
 	}
 	return n, nil
+}
+
+// mostMilli and mostMemory are the most CPU time, in thousandths of a CPU, and memory, in bytes, that a node is
+// believed to have or to reserve, so that no sum overflows: who may change a node may write any quantity.
+const (
+	mostMilli  = 100_000_000
+	mostMemory = 1 << 56
+)
+
+// amountOf are CPU time and memory of a list, each from 0 to the most.
+func amountOf(list corev1.ResourceList) batch.Amount {
+	return batch.Amount{Milli: api.Bounded(list.Cpu(), resource.Milli, mostMilli), Memory: api.Bounded(list.Memory(), 0, mostMemory)}
 }
 
 // counted are the pods that count, by their UIDs on the node, with what they use.
@@ -229,8 +235,8 @@ type Reserved struct {
 // Reservation reads that annotation: amounts, or CPUs by number, which win. "" is nothing.
 func Reservation(text string) (Reserved, error) {
 	var said struct {
-		Resources    map[corev1.ResourceName]resource.Quantity `json:"resources"`
-		ReservedCPUs string                                    `json:"reservedCPUs"`
+		Resources    corev1.ResourceList `json:"resources"`
+		ReservedCPUs string              `json:"reservedCPUs"`
 	}
 	if text == "" {
 		return Reserved{}, nil
@@ -241,17 +247,16 @@ func Reservation(text string) (Reserved, error) {
 	if err := json.Unmarshal([]byte(text), &said); err != nil {
 		return Reserved{}, err
 	}
-	cpu, memory := said.Resources[corev1.ResourceCPU], said.Resources[corev1.ResourceMemory]
-	a := Reserved{Amount: batch.Amount{Milli: cpu.MilliValue(), Memory: memory.Value()}}
+	if said.Resources.Cpu().Sign() < 0 || said.Resources.Memory().Sign() < 0 {
+		return Reserved{}, errors.New("less than nothing is reserved")
+	}
+	a := Reserved{Amount: amountOf(said.Resources)}
 	if said.ReservedCPUs != "" {
 		var err error
 		if a.CPUs, err = cpuset.Parse(said.ReservedCPUs); err != nil {
 			return Reserved{}, fmt.Errorf("reservedCPUs: %w", err)
 		}
 		a.Milli = int64(a.CPUs.Len()) * 1000
-	}
-	if a.Milli < 0 || a.Memory < 0 {
-		return Reserved{}, errors.New("less than nothing is reserved")
 	}
 	return a, nil
 }
@@ -296,7 +301,7 @@ func (s *status) update(ctx context.Context, node *corev1.Node, amounts map[core
 	far, differs := false, false
 	for name, want := range amounts {
 		q, there := node.Status.Allocatable[name]
-		is := q.Value()
+		is := api.Bounded(&q, 0, mostMemory)
 		differs = differs || !there || is != want
 		far = far || !there || max(is-want, want-is) > is/10
 	}

@@ -191,6 +191,42 @@ func TestInputs(t *testing.T) {
 	}
 }
 
+// What nobody can have, of a node or in its annotations, is all that a node can have, and no sum of it wraps
+// around.
+func TestInputsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	some := corev1.ResourceList{"cpu": resource.MustParse("10"), "memory": resource.MustParse("100")}
+	most := batch.Amount{Milli: mostMilli, Memory: mostMemory}
+	for _, of := range []string{"99999999999999999", "9223372036854775807", "13835058055282163712", "1e19", "1e30"} {
+		huge := corev1.ResourceList{"cpu": resource.MustParse(of), "memory": resource.MustParse(of)}
+		text := fmt.Sprintf(`{"cpu":%q,"memory":%[1]q}`, of)
+		for name, c := range map[string]struct {
+			capacity, allocatable corev1.ResourceList
+			annotations           map[string]string
+			want                  batch.Node
+		}{
+			"capacity":    {huge, some, nil, batch.Node{Capacity: most, Reserved: batch.Amount{Milli: mostMilli - 10_000, Memory: mostMemory - 100}}},
+			"allocatable": {some, huge, nil, batch.Node{Capacity: amountOf(some)}},
+			"both":        {huge, huge, nil, batch.Node{Capacity: most}},
+			rawKey:        {some, some, map[string]string{rawKey: text}, batch.Node{Capacity: amountOf(some)}},
+			reservationKey: {some, some, map[string]string{reservationKey: `{"resources":` + text + `}`},
+				batch.Node{Capacity: amountOf(some), Reserved: most}},
+		} {
+			node := &corev1.Node{Status: corev1.NodeStatus{Capacity: c.capacity, Allocatable: c.allocatable}}
+			node.Annotations = c.annotations
+			got, err := inputs(node, nil, &usage.Report{})
+			if diff := cmp.Diff(&c.want, got); err != nil || diff != "" {
+				t.Errorf("%s of %s: %v\n%s", name, of, err, diff)
+				continue
+			}
+			left := (&batch.Strategy{}).Batch(got)
+			if left.Milli < 0 || left.Memory < 0 || left.Milli > got.Capacity.Milli || left.Memory > got.Capacity.Memory {
+				t.Errorf("%s of %s: %+v is left of %+v", name, of, left, got.Capacity)
+			}
+		}
+	}
+}
+
 // The file of features is written again before it expires, without an API server, and an
 // error is told once, and that it is over.
 func TestFeaturesFile(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/internal/fakekernel"
@@ -177,9 +178,9 @@ func TestUnstartedKeepsItsGroup(t *testing.T) {
 	}
 	h.starts(p, c)
 	must(t, h.p.PostStartContainer(ctx, p, c))
-	h.p.again(ctx)
+	h.p.retryAll(ctx)
 	w := h.workload("default/db/a")
-	if w.Grant.Own.Len() != 2 || w.Classes["cache"] != "gold" || w.Spec.Annotations[fellKey] != "" || h.tasks("gold") != h.pids[c.Id] {
+	if w.Grant.Own.Len() != 2 || w.Classes["cache"] != "gold" || w.Spec.Annotations[fallbackKey] != "" || h.tasks("gold") != h.pids[c.Id] {
 		t.Errorf("started, it is %+v; in gold are %q", w, h.tasks("gold"))
 	}
 	if told := h.heard.kinds(Recovered); len(told) != 1 {
@@ -198,6 +199,101 @@ func TestUnstartedKeepsItsGroup(t *testing.T) {
 	must(t, h.p.RemoveContainer(ctx, p, d))
 	if got := h.read(dir + "/schemata"); got != "" {
 		t.Errorf("removed and never started, the group has %q", got)
+	}
+}
+
+// restart has another plugin in place of the one that ran, which the runtime tells what it has.
+func (h *classHost) restart(p *api.PodSandbox, c *api.Container) {
+	h.t.Helper()
+	must(h.t, h.p.Close())
+	h.p = open(h.t, h.opt)
+	h.connect()
+	_, err := h.p.Synchronize(context.Background(), []*api.PodSandbox{p}, []*api.Container{c})
+	must(h.t, err)
+}
+
+// A container that was not started gives its CPUs up and keeps the group in which it is to begin, and has
+// its CPUs once it starts, though the plugin starts anew meanwhile.
+func TestUnstartedOverARestart(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	starts := func(h *classHost, p *api.PodSandbox, c *api.Container) {
+		h.starts(p, c)
+		must(h.t, h.p.PostStartContainer(ctx, p, c))
+	}
+	for name, tc := range map[string]struct {
+		between func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container
+		own     int
+		gaveUp  int // how often
+	}{
+		"after it gave them up": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.p.abandon(ctx)
+			h.restart(p, c)
+			h.p.abandon(ctx)
+			starts(h, p, c)
+			return c
+		}},
+		"before": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.restart(p, c)
+			h.p.abandon(ctx)
+			starts(h, p, c)
+			return c
+		}},
+		"it starts while no plugin runs": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.p.abandon(ctx)
+			h.make(c)
+			c.State = api.ContainerState_CONTAINER_RUNNING
+			h.restart(p, c)
+			return c
+		}},
+		"it is resized meanwhile": {own: 4, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.p.abandon(ctx)
+			more := container(p, "a", 4000).Linux.Resources
+			_, err := h.p.UpdateContainer(ctx, p, c, more)
+			must(h.t, err)
+			c = withResources(c, more)
+			h.restart(p, c)
+			starts(h, p, c)
+			return c
+		}},
+		"it is being started": {own: 2, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			must(h.t, h.p.StartContainer(ctx, p, c))
+			h.restart(p, c)
+			h.make(c)
+			must(h.t, h.p.PostStartContainer(ctx, p, c))
+			return c
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newContainerd(t, func(o *Options) { o.Unstarted = time.Nanosecond })
+			p := pod("db", map[string]string{"berth.dev/cache": "gold", "berth.dev/class": "LSR"})
+			c := container(p, "a", 2000)
+			group := h.createIn(p, c)
+			if group != "berth-gold" {
+				t.Fatalf("it is to begin in %q", group)
+			}
+			c.State, c.Linux.Rdt = api.ContainerState_CONTAINER_CREATED, &api.LinuxRdt{ClosId: api.String(group)} // so the runtime lists it
+			c = tc.between(h, p, c)
+			if h.read(fakekernel.ResctrlDir+"/"+group+"/schemata") == "" {
+				t.Error("the group is gone before it starts")
+			}
+			h.p.retryAll(ctx)
+			w := h.workload("default/db/a")
+			if w.Grant.Own.Len() != tc.own || w.Classes["cache"] != "gold" || w.Spec.Annotations[fallbackKey] != "" || h.tasks("gold") != h.pids[c.Id] {
+				t.Errorf("started, it owns CPUs %s, classes %v, annotations %v; in gold are %q", w.Grant.Own, w.Classes, w.Spec.Annotations, h.tasks("gold"))
+			}
+			if given, got := len(h.heard.kinds(Abandoned)), len(h.heard.kinds(Recovered)); given != tc.gaveUp || got != tc.gaveUp {
+				t.Errorf("told %d times that it gave CPUs up, and %d times that it has them", given, got)
+			}
+			h.stop(p, c)
+			if diff := cmp.Diff(h.before, h.classFiles()); diff != "" {
+				t.Errorf("at the end (-before +after):\n%s", diff)
+			}
+			if got := h.createIn(p, numbered(p, "1")); got != group {
+				t.Errorf("the next of its name is to begin in %q", got)
+			}
+		})
 	}
 }
 

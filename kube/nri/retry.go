@@ -1,0 +1,161 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"berth.dev/berth/agent"
+	"berth.dev/berth/place"
+)
+
+// unplaced is a container that runs in the shared pool, as the decision about it came too late or failed.
+type unplaced struct {
+	pod *api.PodSandbox
+	c   *api.Container
+	why string // the last reason that was reported
+}
+
+// retryLater gives a container the shared pool until it can be placed.
+func (p *Plugin) retryLater(pod *api.PodSandbox, c *api.Container) {
+	p.table.followPool(c.GetId())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.retries[c.GetId()] = &unplaced{pod: pod, c: c}
+}
+
+// retryAll places the containers about which a decision came too late or failed. No handler waits for it: its
+// updates are sent, or are in the answer of the handler that is at work by then.
+func (p *Plugin) retryAll(ctx context.Context) {
+	var all []*unplaced
+	p.mu.Lock()
+	for _, l := range p.retries {
+		all = append(all, l)
+	}
+	p.mu.Unlock()
+	slices.SortFunc(all, func(a, b *unplaced) int { return strings.Compare(a.c.GetId(), b.c.GetId()) })
+	for _, l := range all {
+		if ctx.Err() != nil {
+			return
+		}
+		id := l.c.GetId()
+		err := p.place(ctx, l.pod, l.c)
+		var held *place.HeldError
+		if errors.As(err, &held) { // the late decision was noted after all
+			err = p.adoptLate(ctx, l, held.ID)
+		}
+		if err != nil && p.table.has(id) {
+			if text := err.Error(); text != l.why {
+				l.why = text
+				p.emit(about(Fallback, l.pod, l.c, "it stays in the shared pool: %s", text))
+			}
+			continue
+		}
+		p.mu.Lock()
+		if p.retries[id] == l { // no other decision about it has failed meanwhile
+			delete(p.retries, id)
+		}
+		p.mu.Unlock()
+		if p.table.has(id) {
+			p.emit(about(Recovered, l.pod, l.c, "it has what it asks for now"))
+		}
+	}
+}
+
+// abandon gives back the CPUs of containers that were created and not started, or that the kernel has no more:
+// the runtime was killed or its request was cut, and the kubelet has not removed them yet, or they ended
+// while Synchronize was at work. The runtime calls no handler for these.
+func (p *Plugin) abandon(ctx context.Context) {
+	for _, s := range p.abandoned(p.opt.Unstarted) {
+		_, placed := p.workload(s.id)
+		p.table.setAbandoned(s.id, true)
+		give := func() (err error) { _, err = p.giveBack(ctx, s.id, true); return err }
+		if placed && p.startsInGroup(s.id) {
+			give = func() error { return p.keepGroup(ctx, s.id) }
+		}
+		if err := give(); err != nil {
+			p.table.setAbandoned(s.id, false) // and tried again
+			p.emit(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
+		} else if placed {
+			why := fmt.Sprintf("created %s ago and not started", time.Since(s.came).Round(time.Second))
+			if s.started {
+				why = fmt.Sprintf("gone for %s without an end that the runtime told", time.Since(s.goneSince).Round(time.Second))
+			}
+			p.emit(s.of.event(Abandoned, fmt.Sprintf("%s: it gives CPUs %s back, and is placed anew if it starts", why, s.want.cpus)))
+		}
+	}
+}
+
+// abandoned are copies of the containers that, since longer than that, were created and not started, or are
+// gone from the kernel.
+func (p *Plugin) abandoned(since time.Duration) []tracked {
+	return slices.DeleteFunc(p.table.abandoned(since), func(s tracked) bool {
+		if !p.opt.Busy(s.group) {
+			return false
+		}
+		is, _ := p.opt.Effective(s.group)
+		p.table.started(s.id, is)
+		return true
+	})
+}
+
+func (t *table) abandoned(since time.Duration) (all []tracked) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.order {
+		began := s.came
+		if s.started {
+			began = s.goneSince
+		}
+		if !s.fresh && !s.abandoned && !began.IsZero() && time.Since(began) >= since {
+			all = append(all, *s)
+		}
+	}
+	return all
+}
+
+// noteMissing notes whether the kernel has the group of a container no more.
+func (t *table) noteMissing(id string, is bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s := t.containers[id]; {
+	case s == nil || is && !(s.seen && s.goneSince.IsZero()):
+	case is:
+		s.goneSince = time.Now()
+	default:
+		s.seen, s.goneSince = true, time.Time{}
+	}
+}
+
+// setAbandoned gives an abandoned container the shared pool, and notes whether it is abandoned.
+func (t *table) setAbandoned(id string, is bool) {
+	t.followPool(id)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.containers[id]; s != nil {
+		s.abandoned = is
+		t.wake()
+	}
+}
+
+// adoptLate gives a container the workload that a decision made after its budget was used up.
+func (p *Plugin) adoptLate(ctx context.Context, l *unplaced, id string) error {
+	held, err := p.node.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if containerOf(&held) != l.c.GetId() {
+		return &place.HeldError{ID: id}
+	}
+	w, lost, err := p.arrive(ctx, &held, held.Spec, false) // it runs: too late to refuse it
+	if err == nil {
+		p.emitLost(l.pod, l.c, lost)
+		p.attach(ctx, l.c.GetId(), &w)
+	}
+	return err
+}
