@@ -185,6 +185,11 @@ func legal(r *Resource, mask uint64) error {
 	return nil
 }
 
+// contiguous reports whether a mask has no gaps.
+func contiguous(mask uint64) bool {
+	return mask != 0 && bits.OnesCount64(mask) == bits.Len64(mask)-bits.TrailingZeros64(mask)
+}
+
 // lowest are the n lowest ways of a mask.
 func lowest(mask uint64, n int) (low uint64) {
 	for ; n > 0 && mask != 0; n-- {
