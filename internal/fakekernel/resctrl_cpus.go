@@ -27,6 +27,9 @@ type Resctrl struct {
 	Padded bool
 	// Single takes one task id per write, as kernels before 6.8 do.
 	Single bool
+	// Devices are the ways of the class that devices have, by cache id of the last level, where
+	// that is enabled ("io_alloc", since Linux 6.19): it has the highest CLOSID.
+	Devices map[int]uint64
 }
 
 // ResctrlLine is one line of schemata.
@@ -54,6 +57,27 @@ func (r *Resctrl) domains(l *ResctrlLine) []int {
 
 func (l *ResctrlLine) cache() bool { return l.Mask != 0 }
 
+// byDevices are the ways of a cache that devices fill: "shareable_bits" and "io_alloc_cbm", which
+// is the same for code and data.
+func (r *Resctrl) byDevices(l *ResctrlLine, id int) uint64 {
+	if !strings.HasPrefix(l.Name, "L3") {
+		return l.Shareable
+	}
+	return l.Shareable | r.Devices[id]
+}
+
+// closids is how many groups there can be.
+func (r *Resctrl) closids() int {
+	least := r.Lines[0].CLOSIDs
+	for _, l := range r.Lines {
+		least = min(least, l.CLOSIDs)
+	}
+	if r.Devices != nil {
+		least--
+	}
+	return least
+}
+
 func (l *ResctrlLine) base() int {
 	if l.cache() {
 		return 16
@@ -68,20 +92,30 @@ var mbm = []string{"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"}
 // data apart is there with that, too.
 func ResctrlCPUs() map[string]Resctrl {
 	sapphire := intel(0x7fff, 0, 15, false)
+	sapphire.Flags += " cat_l2 cdp_l2"
 	sapphire.Lines = append(sapphire.Lines, ResctrlLine{Name: "L2", CLOSIDs: 8, Mask: 0xffff, MinBits: 1, Domains: []int{0, 2, 4, 6}})
 	sapphire.Lines[1].Throttle = "per-thread"
+	io := amd(16, true, 32)
+	io.Devices = map[int]uint64{0: 0xf000}
+	for _, id := range io.Domains[1:] {
+		io.Devices[id] = 0xc000
+	}
 	all := map[string]Resctrl{
 		"skylake": intel(0x7ff, 0x600, 16, false), "cascadelake": intel(0x7ff, 0x600, 16, false), "icelake": intel(0xfff, 0xc00, 15, false),
 		"sapphirerapids": sapphire, "emeraldrapids": intel(0xfffff, 0, 15, true),
-		"zen2": amd(8, false, 0), "zen3": amd(8, false, 0), "zen4": amd(12, true, 0), "zen5": amd(16, true, 32),
+		"zen2": amd(8, false, 0), "zen3": amd(8, false, 0), "zen4": amd(12, true, 0), "zen5": amd(16, true, 32), "zen5-io": io,
 		// "shareable_bits" are all: any device may use partition 0 (drivers/resctrl/mpam_resctrl.c).
 		"mpam": {Domains: []int{1, 2, 7}, RMIDs: 64, Events: mbm[:1], Lines: []ResctrlLine{
 			{Name: "L3", CLOSIDs: 32, Mask: 0xffff, MinBits: 1, Sparse: true, Shareable: 0xffff}, {Name: "MB", CLOSIDs: 32, Min: 1, Step: 1, Max: 100},
 		}},
 	}
 	for _, name := range slices.Collect(maps.Keys(all)) {
-		if r := all[name]; strings.Contains(r.Flags, "cdp_l3") {
-			all[name+"-cdp"] = r.cdp()
+		r := all[name]
+		if strings.Contains(r.Flags, "cdp_l3") {
+			all[name+"-cdp"] = r.cdp("L3")
+		}
+		if strings.Contains(r.Flags, "cdp_l2") {
+			all[name+"-cdpl2"] = r.cdp("L2")
 		}
 	}
 	return all
@@ -113,14 +147,14 @@ func amd(domains int, smba bool, counters int) Resctrl {
 	return r
 }
 
-// cdp is a CPU with L3 mounted with cdp: "When CDP is enabled L3 control is split into two
-// separate resources", with half of the CLOSIDs.
-func (r Resctrl) cdp() Resctrl {
-	i := slices.IndexFunc(r.Lines, func(l ResctrlLine) bool { return l.Name == "L3" })
+// cdp is a CPU with a level mounted with cdp, or cdpl2: "When CDP is enabled L3 control is split
+// into two separate resources", with half of the CLOSIDs.
+func (r Resctrl) cdp(level string) Resctrl {
+	i := slices.IndexFunc(r.Lines, func(l ResctrlLine) bool { return l.Name == level })
 	data := r.Lines[i]
 	data.CLOSIDs /= 2
 	code := data
-	data.Name, code.Name = "L3DATA", "L3CODE"
+	data.Name, code.Name = level+"DATA", level+"CODE"
 	r.Lines = slices.Replace(slices.Clone(r.Lines), i, i+1, data, code)
 	return r
 }
