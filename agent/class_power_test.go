@@ -455,6 +455,15 @@ func TestPowerClassReleasedOffline(t *testing.T) {
 // releasing, restoring gives all CPUs what they had.
 func TestPowerClassKilled(t *testing.T) {
 	t.Parallel()
+	for _, driver := range []string{"intel_pstate", "amd-pstate-epp, boost by policy"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			killedAmidPower(t, driver)
+		})
+	}
+}
+
+func killedAmidPower(t *testing.T, driver string) {
 	ctx := context.Background()
 	total, step := 0, 1
 	if testing.Short() {
@@ -463,7 +472,7 @@ func TestPowerClassKilled(t *testing.T) {
 	for at := 1; ; at += step {
 		done := false
 		for _, after := range []bool{false, true} {
-			h := powerHost(t, "intel_pstate", 1)
+			h := powerHost(t, driver, 1)
 			h.opt.Classes.Power.Shared = "power"
 			before := h.settings()
 			n := h.doom(&fate{at: at, after: after})
