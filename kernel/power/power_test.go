@@ -225,7 +225,11 @@ func TestPlan(t *testing.T) {
 func TestLimitsWithoutBoost(t *testing.T) {
 	t.Parallel()
 	for _, host := range []string{"intel_pstate", "amd-pstate-epp, boost by policy", "amd-pstate"} {
-		for _, first := range []string{"boost", "limit"} {
+		for _, sequence := range [][][]string{
+			{{"boost"}, {"boost", "limit"}, {"limit"}, {}},
+			{{"limit"}, {"limit", "boost"}, {"boost"}, {}},
+			{{"boost"}, {"half"}, {}}, // half of what there is with boost
+		} {
 			k, root := played(t, host)
 			before := tree(t, k)
 			log, err := kernel.CreateUndoLog(root, memoryDir(t), "test")
@@ -238,9 +242,9 @@ func TestLimitsWithoutBoost(t *testing.T) {
 			wishes := map[string]Wish{
 				"boost": {Who: "a", CPUs: cpuset.MustParse("0-3"), Name: "calm", Profile: Profile{Boost: &off}},
 				"limit": {Who: "b", CPUs: cpuset.MustParse("0-3"), Name: "slow", Profile: Profile{Max: "1.5GHz"}},
+				"half":  {Who: "c", CPUs: cpuset.MustParse("0-3"), Name: "half", Profile: Profile{Max: "50%"}},
 			}
-			second := map[string]string{"boost": "limit", "limit": "boost"}[first]
-			for _, have := range [][]string{{first}, {first, second}, {second}, {}} {
+			for _, have := range sequence {
 				var now []Wish
 				for _, name := range have {
 					now = append(now, wishes[name])
@@ -261,7 +265,7 @@ func TestLimitsWithoutBoost(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(before, tree(t, k)); diff != "" || len(log.Notes()) > 0 {
-				t.Errorf("%s, %s first (-before +given back):\n%s%v", host, first, diff, log.Notes())
+				t.Errorf("%s, %v (-before +given back):\n%s%v", host, sequence, diff, log.Notes())
 			}
 		}
 	}
