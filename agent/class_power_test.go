@@ -430,24 +430,26 @@ func TestPowerClassOffline(t *testing.T) {
 func TestPowerClassReleasedOffline(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	h := powerHost(t, "intel_pstate", 1)
-	before := h.settings()
-	n := h.open()
-	s := powered(spec("api", place.LSE, 2000, 9000100), "steady")
-	s.CPUs = cpuset.MustParse("2-3")
-	h.place(n, s)
-	if err := h.k.SetOnline("0-2,4-7"); err != nil {
-		t.Fatal(err)
-	}
-	h.release(n, "api")
-	if err := h.k.SetOnline("0-7"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Reconcile(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if diff := h.changes(before); len(diff) > 0 {
-		t.Errorf("back online: %q", diff)
+	for driver, profile := range map[string]string{"intel_pstate": "steady", "amd-pstate-epp, boost by policy": "eco"} {
+		h := powerHost(t, driver, 1)
+		before := h.settings()
+		n := h.open()
+		s := powered(spec("api", place.LSE, 2000, 9000100), profile)
+		s.CPUs = cpuset.MustParse("2-3")
+		h.place(n, s)
+		if err := h.k.SetOnline("0-2,4-7"); err != nil {
+			t.Fatal(err)
+		}
+		h.release(n, "api")
+		if err := h.k.SetOnline("0-7"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Reconcile(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if diff := h.changes(before); len(diff) > 0 {
+			t.Errorf("%s, back online: %q", driver, diff)
+		}
 	}
 }
 

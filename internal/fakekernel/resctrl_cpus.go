@@ -88,13 +88,21 @@ func (l *ResctrlLine) base() int {
 var mbm = []string{"llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"}
 
 // ResctrlCPUs are CPUs as the kernel document, the kernel's drivers and the vendors' manuals
-// describe them: none of these is a copy of a real machine's tree. Each that can tell code and
-// data apart is there with that, too.
+// describe them: none of these is a copy of a real machine's tree. Some values were seen by others on
+// real ones, and told on github.com: ways and CLOSIDs of Cascade Lake (intel/intel-cmt-cat, issues 177
+// and 252), the ways that devices fill on Ice Lake (tbarbette/fastclick, 392), masks of both caches of
+// Sapphire Rapids (unvariance/collector, 93), cache ids with a gap and bandwidth of an EPYC
+// (koordinator-sh/koordinator, 1777), and that masks may have gaps from Granite Rapids on
+// (deepin-community/kernel, 830). Each that can tell code and data apart is there with that, too.
 func ResctrlCPUs() map[string]Resctrl {
-	sapphire := intel(0x7fff, 0, 15, false)
+	sapphire := intel(0x7fff, 0x6000, 15, false)
 	sapphire.Flags += " cat_l2 cdp_l2"
 	sapphire.Lines = append(sapphire.Lines, ResctrlLine{Name: "L2", CLOSIDs: 8, Mask: 0xffff, MinBits: 1, Domains: []int{0, 2, 4, 6}})
 	sapphire.Lines[1].Throttle = "per-thread"
+	milan := amd(16, false, 0)
+	for i := range 8 {
+		milan.Domains[8+i] = 16 + i
+	}
 	io := amd(16, true, 32)
 	io.Devices = map[int]uint64{0: 0xf000}
 	for _, id := range io.Domains[1:] {
@@ -102,8 +110,8 @@ func ResctrlCPUs() map[string]Resctrl {
 	}
 	all := map[string]Resctrl{
 		"skylake": intel(0x7ff, 0x600, 16, false), "cascadelake": intel(0x7ff, 0x600, 16, false), "icelake": intel(0xfff, 0xc00, 15, false),
-		"sapphirerapids": sapphire, "emeraldrapids": intel(0xfffff, 0, 15, true),
-		"zen2": amd(8, false, 0), "zen3": amd(8, false, 0), "zen4": amd(12, true, 0), "zen5": amd(16, true, 32), "zen5-io": io,
+		"sapphirerapids": sapphire, "emeraldrapids": intel(0xfffff, 0xc0000, 15, false), "graniterapids": intel(0xffff, 0, 15, true),
+		"zen2": amd(8, false, 0), "zen3": milan, "zen4": amd(12, true, 0), "zen5": amd(16, true, 32), "zen5-io": io,
 		// "shareable_bits" are all: any device may use partition 0 (drivers/resctrl/mpam_resctrl.c).
 		"mpam": {Domains: []int{1, 2, 7}, RMIDs: 64, Events: mbm[:1], Lines: []ResctrlLine{
 			{Name: "L3", CLOSIDs: 32, Mask: 0xffff, MinBits: 1, Sparse: true, Shareable: 0xffff}, {Name: "MB", CLOSIDs: 32, Min: 1, Step: 1, Max: 100},
