@@ -29,15 +29,17 @@ service: {BE: bulk}
 		mbps            bool
 		step            int
 	}{
-		"L3 and MB":        {"skylake", classes, strings.Replace(classes, "5 ways", "7 ways", 1), false, 1},
-		"in other places":  {"skylake", classes, strings.NewReplacer("fast", "zip", "20%", "60%").Replace(classes), false, 5},
-		"MB in amounts":    {"skylake", classes, strings.Replace(classes, "5GBps", "7GBps", 1), true, 5},
-		"code and data":    {"icelake-cdp", classes, strings.Replace(classes, "4 ways", "6 ways", 1), false, 5},
-		"L2":               {"sapphirerapids", classes, strings.Replace(classes, "{gold: }", "{gold: {l2Allocation: 50%}}", 1), false, 5},
-		"SMBA":             {"zen4", classes, strings.Replace(classes, "mbAllocation", "smbaAllocation", 1), false, 5},
-		"MPAM":             {"mpam", classes, strings.Replace(classes, "50%", "2 ways", 1), false, 5},
-		"ways alone":       {"skylake", alone, strings.Replace(alone, "3 ways", "4 ways", 1), false, 5},
-		"code, ways alone": {"emeraldrapids-cdp", alone, strings.NewReplacer("{exclusive: true}", "", "3 ways", "4 ways").Replace(alone), false, 5},
+		"L3 and MB":         {"skylake", classes, strings.Replace(classes, "5 ways", "7 ways", 1), false, 1},
+		"in other places":   {"skylake", classes, strings.NewReplacer("fast", "zip", "20%", "60%").Replace(classes), false, 5},
+		"MB in amounts":     {"skylake", classes, strings.Replace(classes, "5GBps", "7GBps", 1), true, 5},
+		"code and data":     {"icelake-cdp", classes, strings.Replace(classes, "4 ways", "6 ways", 1), false, 5},
+		"L2":                {"sapphirerapids", classes, strings.Replace(classes, "{gold: }", "{gold: {l2Allocation: 50%}}", 1), false, 5},
+		"L2, code and data": {"sapphirerapids-cdpl2", classes, strings.Replace(classes, "{gold: }", "{gold: {l2Allocation: {all: {unified: 50%, code: 25%, data: 75%}}}}", 1), false, 5},
+		"class of devices":  {"zen5-io", classes, strings.Replace(classes, "4 ways", "6 ways", 1), false, 5},
+		"SMBA":              {"zen4", classes, strings.Replace(classes, "mbAllocation", "smbaAllocation", 1), false, 5},
+		"MPAM":              {"mpam", classes, strings.Replace(classes, "50%", "2 ways", 1), false, 5},
+		"ways alone":        {"skylake", alone, strings.Replace(alone, "3 ways", "4 ways", 1), false, 5},
+		"code, ways alone":  {"emeraldrapids-cdp", alone, strings.NewReplacer("{exclusive: true}", "", "3 ways", "4 ways").Replace(alone), false, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

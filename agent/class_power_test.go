@@ -430,24 +430,26 @@ func TestPowerClassOffline(t *testing.T) {
 func TestPowerClassReleasedOffline(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	h := powerHost(t, "intel_pstate", 1)
-	before := h.settings()
-	n := h.open()
-	s := powered(spec("api", place.LSE, 2000, 9000100), "steady")
-	s.CPUs = cpuset.MustParse("2-3")
-	h.place(n, s)
-	if err := h.k.SetOnline("0-2,4-7"); err != nil {
-		t.Fatal(err)
-	}
-	h.release(n, "api")
-	if err := h.k.SetOnline("0-7"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Reconcile(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if diff := h.changes(before); len(diff) > 0 {
-		t.Errorf("back online: %q", diff)
+	for driver, profile := range map[string]string{"intel_pstate": "steady", "amd-pstate-epp, boost by policy": "eco"} {
+		h := powerHost(t, driver, 1)
+		before := h.settings()
+		n := h.open()
+		s := powered(spec("api", place.LSE, 2000, 9000100), profile)
+		s.CPUs = cpuset.MustParse("2-3")
+		h.place(n, s)
+		if err := h.k.SetOnline("0-2,4-7"); err != nil {
+			t.Fatal(err)
+		}
+		h.release(n, "api")
+		if err := h.k.SetOnline("0-7"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Reconcile(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if diff := h.changes(before); len(diff) > 0 {
+			t.Errorf("%s, back online: %q", driver, diff)
+		}
 	}
 }
 
@@ -455,6 +457,15 @@ func TestPowerClassReleasedOffline(t *testing.T) {
 // releasing, restoring gives all CPUs what they had.
 func TestPowerClassKilled(t *testing.T) {
 	t.Parallel()
+	for _, driver := range []string{"intel_pstate", "amd-pstate-epp, boost by policy"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			killedAmidPower(t, driver)
+		})
+	}
+}
+
+func killedAmidPower(t *testing.T, driver string) {
 	ctx := context.Background()
 	total, step := 0, 1
 	if testing.Short() {
@@ -463,7 +474,7 @@ func TestPowerClassKilled(t *testing.T) {
 	for at := 1; ; at += step {
 		done := false
 		for _, after := range []bool{false, true} {
-			h := powerHost(t, "intel_pstate", 1)
+			h := powerHost(t, driver, 1)
 			h.opt.Classes.Power.Shared = "power"
 			before := h.settings()
 			n := h.doom(&fate{at: at, after: after})

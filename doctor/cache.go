@@ -79,11 +79,18 @@ func (h *host) resctrlModes(info []string) (modes []string) {
 	}
 	switch info[0] {
 	case "L3":
-		switch apart := t.Find("L3CODE") != nil || t.Find("L2CODE") != nil; {
-		case apart:
+		l3, l2 := t.Find("L3CODE") != nil, t.Find("L2CODE") != nil
+		if l3 {
 			modes = append(modes, "code and data apart (cdp)")
-		case h.flags.has("cdp_l3") || h.flags.has("cdp_l2"):
+		}
+		if l2 {
+			modes = append(modes, "code and data of L2 apart (cdpl2)")
+		}
+		if !l3 && !l2 && (h.flags.has("cdp_l3") || h.flags.has("cdp_l2")) {
 			modes = append(modes, "code and data together (mount with -o cdp, or cdpl2, to tell them apart)")
+		}
+		if t.DevicesHaveClass() {
+			modes = append(modes, "devices have a class of their own, which takes a CLOSID (io_alloc)")
 		}
 	case "MB":
 		if r := t.Find("MB"); r != nil {

@@ -117,7 +117,7 @@ type check struct {
 }
 
 func checks() []check {
-	cacheWays := allocation("cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2"})
+	cacheWays := allocation("cache allocation", []string{"cat_l3", "cat_l2", "cdp_l3"}, []string{"L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA"})
 	memoryBandwidth := allocation("bandwidth allocation", []string{"mba", "smba"}, []string{"MB", "SMBA"})
 	cacheMonitoring := allocation("monitoring", []string{"cqm_occup_llc", "cqm_mbm_total", "cqm_mbm_local"}, []string{"L3_MON"})
 	return []check{

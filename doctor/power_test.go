@@ -17,6 +17,8 @@ func TestPower(t *testing.T) {
 		"intel_pstate":   {"cpufreq": Limited, "energy-preference": OK, "cpuidle": OK, "uncore": OK, "energy": Missing},
 		"amd-pstate-epp": {"cpufreq": Limited, "energy-preference": OK, "cpuidle": OK, "uncore": NotApplicable},
 		"acpi-cpufreq":   {"cpufreq": Limited, "energy-preference": Missing, "cpuidle": OK},
+		"intel_cpufreq":  {"cpufreq": Limited, "energy-preference": OK, "cpuidle": OK},
+		"amd-pstate":     {"cpufreq": Limited, "energy-preference": Missing, "cpuidle": OK},
 		"cppc_cpufreq":   {"cpufreq": Limited, "energy-preference": Missing, "cpuidle": Missing},
 		"virtual":        {"cpufreq": Missing, "energy-preference": Missing, "cpuidle": OK},
 	} {

@@ -180,10 +180,12 @@ func TestNetClass(t *testing.T) {
 		{"class", "bulk", traffic.Limit{}, "htb 6be7:"}, {"send limit", "", traffic.Limit{Send: 4e6}, root()}, {"receive limit", "", traffic.Limit{Receive: 4e6}, root()},
 	})
 
+	var near6, far6 end
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		t.Log("the kernel has no IPv6")
 	} else {
-		held(t, h, near.also(t, "fd99::1/64"), far.also(t, "fd99::2/64"), root, []trial{
+		near6, far6 = near.also(t, "fd99::1/64"), far.also(t, "fd99::2/64")
+		held(t, h, near6, far6, root, []trial{
 			{"class by IPv6", "bulk", traffic.Limit{}, "htb 6be7:"}, {"send limit by IPv6", "", traffic.Limit{Send: 4e6}, root()},
 			{"receive limit by IPv6", "", traffic.Limit{Receive: 4e6}, root()},
 		})
@@ -206,9 +208,15 @@ func TestNetClass(t *testing.T) {
 			t.Errorf("beside fq: %v", err)
 		}
 		held(t, h, near, far, root, []trial{{"send limit by fq", "", traffic.Limit{Send: 4e6}, "fq 1:"}})
+		if near6.device != "" {
+			held(t, h, near6, far6, root, []trial{{"send limit by fq and IPv6", "", traffic.Limit{Send: 4e6}, "fq 1:"}})
+		}
 		return
 	}
 	held(t, h, near, far, root, []trial{{"class by fq", "bulk", traffic.Limit{}, "fq 1:"}, {"send limit by fq", "", traffic.Limit{Send: 4e6}, "fq 1:"}})
+	if near6.device != "" {
+		held(t, h, near6, far6, root, []trial{{"class by fq and IPv6", "bulk", traffic.Limit{}, "fq 1:"}, {"send limit by fq and IPv6", "", traffic.Limit{Send: 4e6}, "fq 1:"}})
+	}
 }
 
 // addFq has somebody else put fq at the root of the device, which is in this process's namespace.

@@ -275,7 +275,7 @@ func drawCache(b *strings.Builder, s *agent.ClassSection, res *resctrl.Resource)
 		first := uint64(0)
 		for i, id := range domains {
 			n, _ := line.Get(id)
-			if row = append(row, resctrl.Draw(res, n)); i == 0 {
+			if row = append(row, resctrl.Draw(res, id, n)); i == 0 {
 				first = n
 			}
 		}
@@ -291,6 +291,11 @@ func drawCache(b *strings.Builder, s *agent.ClassSection, res *resctrl.Resource)
 
 // alike reports whether all caches of a resource are divided alike.
 func alike(s *agent.ClassSection, res *resctrl.Resource) bool {
+	for _, id := range res.Domains {
+		if res.Filled(id) != res.Filled(res.Domains[0]) {
+			return false
+		}
+	}
 	for _, c := range s.Classes {
 		if line := c.Schemata.Line(res.Name); line != nil {
 			for _, v := range line.Values {
@@ -338,7 +343,7 @@ func freeWays(s *agent.ClassSection, res *resctrl.Resource, domains []int) []str
 				mask &^= n
 			}
 		}
-		if row = append(row, resctrl.Draw(res, mask)); i == 0 {
+		if row = append(row, resctrl.Draw(res, id, mask)); i == 0 {
 			count = bits.OnesCount64(mask)
 		}
 	}

@@ -31,8 +31,12 @@ type PowerLayout struct {
 	// performance (intel_pstate remembers one); "" leaves it.
 	Saved string
 	Bias  bool // energy_perf_bias
-	// Boost is the file of its switch, below the directory of CPUs; "" means none.
-	Boost string
+	// Boost is the file of its switch, below the directory of CPUs; "" means none. OwnBoost has
+	// each policy have one, too (Linux 6.11).
+	Boost    string
+	OwnBoost bool
+	// Base is what CPUs do at most without boost, in kHz; 0 is a driver that shows no other limits then.
+	Base int
 	// Idle are the states: name and exit latency in µs.
 	Idle       []IdleState
 	IdleDriver string
@@ -57,7 +61,7 @@ func PowerHosts() map[string]PowerLayout {
 	return map[string]PowerLayout{
 		"intel_pstate": {
 			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "powersave", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
-			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle", Uncore: true,
+			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Base: 2_100_000, Idle: deep, IdleDriver: "intel_idle", Uncore: true,
 		},
 		// from Granite Rapids on: "uncore00" and so on, with files that say of which package
 		"intel_pstate, TPMI": {
@@ -69,6 +73,11 @@ func PowerHosts() map[string]PowerLayout {
 			CPUs: 4, PerPolicy: 1, Driver: "intel_pstate", Governor: "performance", Governors: "performance powersave", Least: 800_000, Most: 3_700_000,
 			Preferences: true, Saved: "balance_performance", Bias: true, Boost: "intel_pstate/no_turbo", Idle: deep, IdleDriver: "intel_idle",
 		},
+		// its passive mode, with hardware P-states: governors of the kernel, and a preference that they leave alone
+		"intel_cpufreq": {
+			CPUs: 4, PerPolicy: 1, Driver: "intel_cpufreq", Governor: "schedutil", Governors: kernels, Least: 800_000, Most: 3_700_000,
+			Preferences: true, Bias: true, Boost: "intel_pstate/no_turbo", Base: 2_100_000, Idle: deep, IdleDriver: "intel_idle",
+		},
 		"acpi-cpufreq": {
 			CPUs: 4, PerPolicy: 2, Driver: "acpi-cpufreq", Governor: "ondemand", Governors: kernels, Least: 1_200_000, Most: 2_600_000,
 			Steps: []int{1_200_000, 1_800_000, 2_600_000}, Boost: "cpufreq/boost", Idle: []IdleState{{"POLL", 0}, {"C1", 1}, {"C2", 18}}, IdleDriver: "acpi_idle",
@@ -76,6 +85,16 @@ func PowerHosts() map[string]PowerLayout {
 		"amd-pstate-epp": {
 			CPUs: 2, PerPolicy: 1, Driver: "amd-pstate-epp", Governor: "powersave", Governors: "performance powersave", Least: 400_000, Most: 4_700_000,
 			Preferences: true, Boost: "cpufreq/boost", Idle: []IdleState{{"POLL", 0}, {"C1", 1}, {"C2", 18}, {"C3", 350}}, IdleDriver: "acpi_idle",
+		},
+		// since Linux 6.11
+		"amd-pstate-epp, boost by policy": {
+			CPUs: 4, PerPolicy: 1, Driver: "amd-pstate-epp", Governor: "powersave", Governors: "performance powersave", Least: 400_000, Most: 4_700_000,
+			Preferences: true, Boost: "cpufreq/boost", OwnBoost: true, Base: 3_000_000, Idle: []IdleState{{"POLL", 0}, {"C1", 1}, {"C2", 18}}, IdleDriver: "acpi_idle",
+		},
+		// passive mode
+		"amd-pstate": {
+			CPUs: 4, PerPolicy: 1, Driver: "amd-pstate", Governor: "schedutil", Governors: kernels, Least: 400_000, Most: 4_700_000,
+			Boost: "cpufreq/boost", OwnBoost: true, Base: 3_000_000, Idle: []IdleState{{"POLL", 0}, {"C1", 1}, {"C2", 18}}, IdleDriver: "acpi_idle",
 		},
 		"cppc_cpufreq": {
 			CPUs: 2, PerPolicy: 1, Driver: "cppc_cpufreq", Governor: "schedutil", Governors: "ondemand performance schedutil", Least: 1_000_000, Most: 3_000_000,
@@ -119,6 +138,9 @@ func (p *Power) boot() error {
 		files[base+"power/pm_qos_resume_latency_us"] = "0"
 		files[base+"topology/physical_package_id"] = strconv.Itoa(cpu * max(l.Packages, 1) / l.CPUs)
 		p.bias[cpu] = "6"
+		if l.Base > 0 && !strings.HasPrefix(l.Driver, "intel") {
+			files[base+"acpi_cppc/nominal_freq"] = strconv.Itoa(l.Base / 1000) // MHz
+		}
 	}
 	if l.Boost != "" {
 		files[cpuDir+"/"+l.Boost] = map[bool]string{true: "0", false: "1"}[l.Boost == "intel_pstate/no_turbo"]
@@ -207,6 +229,12 @@ func (p *Power) plugPolicy(first int, online cpuset.Set) error {
 		}
 		files["energy_performance_available_preferences"] = "default performance balance_performance balance_power power "
 	}
+	if l.Base > 0 && strings.HasPrefix(l.Driver, "intel") {
+		files["base_frequency"] = strconv.Itoa(l.Base)
+	}
+	if l.OwnBoost {
+		files["boost"] = p.get(cpuDir, l.Boost)
+	}
 	if len(l.Steps) > 0 {
 		files["scaling_available_frequencies"] = strings.Trim(fmt.Sprint(l.Steps), "[]") + " "
 	}
@@ -292,7 +320,7 @@ func (p *Power) write(dir, file, value string) error {
 		switch {
 		case !slices.Contains(strings.Fields(p.get(dir, "energy_performance_available_preferences")), value):
 			return syscall.EINVAL
-		case p.get(dir, "scaling_governor") == "performance" && value != "performance":
+		case p.active() && p.get(dir, "scaling_governor") == "performance" && value != "performance":
 			return syscall.EBUSY
 		}
 	case "scaling_min_freq", "scaling_max_freq":
@@ -327,10 +355,70 @@ func (p *Power) write(dir, file, value string) error {
 		if value != "0" && value != "1" {
 			return syscall.EINVAL
 		}
+		return p.switchBoost(dir, file, value)
 	default:
 		return syscall.EACCES
 	}
 	return p.put(name, value)
+}
+
+// active says that the driver chooses the frequency by itself (intel_pstate.rst, amd-pstate.rst).
+func (p *Power) active() bool {
+	return p.layout.Driver == "intel_pstate" || p.layout.Driver == "amd-pstate-epp"
+}
+
+// policies are the directories of those that there are.
+func (p *Power) policies() (dirs []string) {
+	for first := 0; p.layout.PerPolicy > 0 && first < p.layout.CPUs; first += p.layout.PerPolicy {
+		dirs = append(dirs, fmt.Sprintf("%s/cpufreq/policy%d", cpuDir, first))
+	}
+	return dirs
+}
+
+// off reports whether the switch of boost for all CPUs is off.
+func (p *Power) off() bool {
+	switch p.layout.Boost {
+	case "":
+		return false
+	case "intel_pstate/no_turbo":
+		return p.get(cpuDir, p.layout.Boost) == "1"
+	}
+	return p.get(cpuDir, p.layout.Boost) == "0"
+}
+
+// switchBoost switches boost of a policy, which is refused while it is off for all (store_local_boost
+// in drivers/cpufreq/cpufreq.c), or of all, and of each policy with them (cpufreq_boost_trigger_state).
+// The drivers then bound the limits anew (amd_pstate_set_boost, intel_pstate_update_limits_for_all).
+func (p *Power) switchBoost(dir, file, value string) error {
+	own := strings.HasPrefix(path.Base(dir), "policy")
+	if own && p.off() {
+		return syscall.EINVAL
+	}
+	if err := p.put(dir+"/"+file, value); err != nil {
+		return err
+	}
+	if own {
+		return p.limit(dir)
+	}
+	for _, policy := range p.policies() {
+		if p.layout.OwnBoost && p.get(policy, "affected_cpus") != "" {
+			if err := p.put(policy+"/boost", value); err != nil {
+				return err
+			}
+		}
+		if err := p.limit(policy); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// highest is the highest frequency of a policy (cpuinfo.max_freq), which without boost is its base.
+func (p *Power) highest(dir string) int {
+	if p.layout.Base > 0 && (p.off() || p.layout.OwnBoost && p.get(dir, "boost") == "0") {
+		return p.layout.Base
+	}
+	return p.layout.Most
 }
 
 // govern changes a governor. The active drivers have the preference at performance with the
@@ -339,7 +427,7 @@ func (p *Power) govern(dir, governor string) error {
 	if !slices.Contains(strings.Fields(p.layout.Governors), governor) {
 		return syscall.EINVAL
 	}
-	if p.layout.Preferences && governor == "performance" {
+	if p.layout.Preferences && p.active() && governor == "performance" {
 		if err := p.put(dir+"/energy_performance_preference", "performance"); err != nil {
 			return err
 		}
@@ -355,7 +443,8 @@ func (p *Power) govern(dir, governor string) error {
 // limit shows what the requests for a policy come to: within the hardware's range, of the
 // steps that there are, and the lower limit not above the upper one (cpufreq_set_policy).
 func (p *Power) limit(dir string) error {
-	within := func(kHz int) int { return min(max(kHz, p.layout.Least), p.layout.Most) }
+	highest := p.highest(dir)
+	within := func(kHz int) int { return min(max(kHz, p.layout.Least), highest) }
 	most := within(p.asked[dir+"/scaling_max_freq"])
 	least := min(within(p.asked[dir+"/scaling_min_freq"]), most)
 	if steps := p.layout.Steps; len(steps) > 0 {
@@ -367,7 +456,7 @@ func (p *Power) limit(dir string) error {
 		below, _ := slices.BinarySearch(steps, least)
 		least = min(steps[min(below, len(steps)-1)], most)
 	}
-	if err := p.put(dir+"/scaling_max_freq", strconv.Itoa(most)); err != nil {
+	if err := cmp.Or(p.put(dir+"/cpuinfo_max_freq", strconv.Itoa(highest)), p.put(dir+"/scaling_max_freq", strconv.Itoa(most))); err != nil {
 		return err
 	}
 	return p.put(dir+"/scaling_min_freq", strconv.Itoa(least))

@@ -33,6 +33,13 @@ func (k *Kernel) mountResctrl() error {
 		if l.cache() {
 			files[info+"cbm_mask"], files[info+"min_cbm_bits"], files[info+"shareable_bits"] = fmt.Sprintf("%x", l.Mask), fmt.Sprint(l.MinBits), fmt.Sprintf("%x", l.Shareable)
 			files[info+"sparse_masks"] = map[bool]string{true: "1", false: "0"}[l.Sparse]
+			if r.Devices != nil && strings.HasPrefix(l.Name, "L3") { // "disabled" and "not supported" show no masks
+				var masks []string
+				for _, id := range r.Domains {
+					masks = append(masks, fmt.Sprintf("%d=%x", id, r.Devices[id]))
+				}
+				files[info+"io_alloc"], files[info+"io_alloc_cbm"] = "enabled", strings.Join(masks, ";")
+			}
 			continue
 		}
 		files[info+"min_bandwidth"], files[info+"bandwidth_gran"], files[info+"delay_linear"] = fmt.Sprint(l.Min), fmt.Sprint(l.Step), map[bool]string{true: "1", false: "0"}[l.Max == 100]
@@ -227,14 +234,8 @@ func (k *Kernel) mkdirResctrl(dir string) error {
 		}
 		return k.status(syscall.ENOSPC, "Out of RMIDs")
 	}
-	if !monitors {
-		least := r.Lines[0].CLOSIDs
-		for _, l := range r.Lines {
-			least = min(least, l.CLOSIDs)
-		}
-		if len(k.resctrlGroups()) >= least {
-			return k.status(syscall.ENOSPC, "Out of CLOSIDs")
-		}
+	if !monitors && len(k.resctrlGroups()) >= r.closids() {
+		return k.status(syscall.ENOSPC, "Out of CLOSIDs")
 	}
 	if err := os.Mkdir(k.real(dir), 0o755); err != nil {
 		return err

@@ -109,7 +109,7 @@ func (k *Kernel) validate(dir string, l *ResctrlLine, id int, text string) (uint
 			return 0, k.status(syscall.EINVAL, "overlaps with other group")
 		}
 	}
-	if exclusive && n&l.Shareable != 0 {
+	if exclusive && n&k.layout.Resctrl.byDevices(l, id) != 0 {
 		return 0, k.status(syscall.EINVAL, "overlaps with other group")
 	}
 	return n, nil
@@ -146,7 +146,7 @@ func (k *Kernel) writeMode(dir, mode string) error {
 			continue
 		}
 		for id, n := range own[l.Name] {
-			overlaps := n&l.Shareable != 0
+			overlaps := n&k.layout.Resctrl.byDevices(l, id) != 0
 			for _, other := range k.resctrlGroups() {
 				overlaps = overlaps || other != dir && k.filled(other, l, id)&n != 0
 			}

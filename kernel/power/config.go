@@ -46,7 +46,8 @@ type Profile struct {
 	Min string `json:"min,omitempty"`
 	// Max is likewise the upper one.
 	Max string `json:"max,omitempty"`
-	// Boost lets the CPUs run above their base frequency. Most drivers have one switch for all.
+	// Boost lets the CPUs run above their base frequency. Without it limits in percent are of the
+	// range up to that. Most drivers have one switch for all.
 	Boost *bool `json:"boost,omitempty"`
 	// IdleLatency disables the idle states that take longer to leave, as in 10us.
 	IdleLatency string `json:"idleLatency,omitempty"`

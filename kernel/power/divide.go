@@ -54,8 +54,9 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 		by cpuset.Set
 	}
 	asked := map[string][]asks{} // by path
+	full := h.withBoost(was)
 	for i, w := range wishes {
-		p := planner{host: h, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
+		p := planner{host: full, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
 		if err := p.profile(w.Profile, w.Level); err != nil {
 			d.Errs[i] = fmt.Errorf("power profile %s: %w", w.Name, err)
 			continue
@@ -100,6 +101,20 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	return d, err
 }
 
+// withBoost is the host with the frequencies that it has with boost, where that was switched off: then
+// the upper limit was up there before, as far as nobody had lowered it.
+func (h *Host) withBoost(was func(string) (string, bool)) *Host {
+	full := *h
+	full.Policies = slices.Clone(h.Policies)
+	for i := range full.Policies {
+		p := &full.Policies[i]
+		if text, changed := was(p.file(maxFile)); changed && p.Base > 0 && !(&Division{}).boosts(h, *p) {
+			p.Most = max(p.Most, number(text))
+		}
+	}
+	return &full
+}
+
 // For returns whose wish a file has (Wish.Who); "" where nobody wished for it.
 func (d *Division) For(path string) string { return d.want[path].who }
 
@@ -110,8 +125,8 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 		now[s.path] = s.now
 	}
 	for governor, files := range d.disturbs {
-		if _, wanted := d.want[governor]; !wanted {
-			continue
+		if _, wanted := d.want[governor]; !wanted || !strings.HasSuffix(governor, governorFile) {
+			continue // limits come back with boost by themselves
 		}
 		for _, file := range files {
 			if _, wanted := d.want[file]; !wanted && !left(file) {
@@ -120,6 +135,19 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 					text = now[file]
 				}
 				d.want[file] = value{text: text, why: "as it was"}
+			}
+		}
+	}
+	for _, p := range h.Policies {
+		if d.boosts(h, p) {
+			continue
+		}
+		off := false
+		most := p.within(&off).Most
+		for _, file := range []string{p.file(minFile), p.file(maxFile)} {
+			if v, wanted := d.want[file]; wanted && most > 0 && number(v.text) > most {
+				v.text = strconv.Itoa(most)
+				d.want[file] = v
 			}
 		}
 	}
@@ -155,6 +183,17 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 			d.want[preference] = value{text: performance, why: "governor performance admits no other"}
 		}
 	}
+}
+
+// boosts reports whether the CPUs of a policy are to have boost, as far as the host switches it.
+func (d *Division) boosts(h *Host, p Policy) bool {
+	after := func(path, now string) string {
+		if v, wanted := d.want[path]; wanted {
+			return v.text
+		}
+		return now
+	}
+	return (p.Boost == "" || after(p.file(boostFile), p.Boost) == word(true)) && (h.boost == "" || after(h.boost, h.boostNow) != word(h.inverted))
 }
 
 // Keeps reports whether a file is to have another value than it had before it was first

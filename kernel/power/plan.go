@@ -106,6 +106,7 @@ func (p *planner) all(of func(Policy) Settings, s Settings) error {
 			return err
 		}
 		for _, policy := range policies {
+			policy = policy.within(s.Boost)
 			if err := p.policy(policy, of(policy)); err != nil {
 				return err
 			}
@@ -272,6 +273,9 @@ func (p *planner) boost(on bool) error {
 		return err
 	}
 	if !slices.ContainsFunc(policies, func(policy Policy) bool { return policy.Boost == "" }) {
+		if on && p.host.boost != "" && p.host.boostNow == word(p.host.inverted) { // store_local_boost in drivers/cpufreq/cpufreq.c
+			return &kernel.NotSupportedError{Feature: "boost of some CPUs", Reason: "boost is off for all (/" + p.host.boost + ")", Remedy: "switch it on for all"}
+		}
 		for _, policy := range policies {
 			p.set(policy.file(boostFile), word(on), "")
 		}

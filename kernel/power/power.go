@@ -70,6 +70,9 @@ type Policy struct {
 	// knows, ascending, where they are few.
 	Least, Most int
 	Steps       []int
+	// Base is what the CPUs do at most without boost: Most falls to it, and so do the limits that
+	// are shown. 0 is not known, or a driver that shows the same limits without boost.
+	Base int
 	// Preference is energy_performance_preference, "" where the driver has none.
 	Preference  string
 	Preferences []string
@@ -242,6 +245,24 @@ func (r *reader) policy(dir string) Policy {
 		p.Steps = append(p.Steps, step)
 	}
 	slices.Sort(p.Steps)
+	if p.lowers() {
+		p.Base = r.number(dir+"/base_frequency", 0)
+		if first, ok := p.CPUs.First(); ok && p.Base == 0 {
+			p.Base = 1000 * r.number(cpuPath(first)+"/acpi_cppc/nominal_freq", 0) // MHz
+		}
+	}
+	return p
+}
+
+// lowers reports whether the driver shows lower limits while boost is off, as all do but
+// acpi-cpufreq (set_boost in drivers/cpufreq, __intel_pstate_update_max_freq).
+func (p *Policy) lowers() bool { return p.Driver != "acpi-cpufreq" }
+
+// within is the policy with what its CPUs do at most if boost is to be so; nil is as it is.
+func (p Policy) within(boost *bool) Policy {
+	if boost != nil && !*boost && p.Base > 0 {
+		p.Most = min(p.Most, p.Base)
+	}
 	return p
 }
 

@@ -122,6 +122,36 @@ var plans = []struct {
 	{"acpi-cpufreq", "0-1", Settings{Preference: "power"}, "", ""},
 	{"intel_pstate", "0", Settings{Preference: "fastest"}, "", ""},
 	{"intel_pstate", "0-3", Settings{Boost: of(false)}, "", "intel_pstate/no_turbo 1"},
+	// without boost limits are those that the driver can show then, and are written before
+	{"intel_pstate", "0-3", Settings{Boost: of(false), Max: 3_000_000}, "", `
+		cpufreq/policy0/scaling_max_freq 2100000
+		cpufreq/policy1/scaling_max_freq 2100000
+		cpufreq/policy2/scaling_max_freq 2100000
+		cpufreq/policy3/scaling_max_freq 2100000
+		intel_pstate/no_turbo 1`},
+	{"intel_cpufreq", "0-3", Settings{Boost: of(false), Min: 2_500_000}, "", `
+		cpufreq/policy0/scaling_min_freq 2100000
+		cpufreq/policy1/scaling_min_freq 2100000
+		cpufreq/policy2/scaling_min_freq 2100000
+		cpufreq/policy3/scaling_min_freq 2100000
+		intel_pstate/no_turbo 1`},
+	{"intel_cpufreq", "1", Settings{}, "performance", `
+		cpufreq/policy1/energy_performance_preference performance
+		cpufreq/policy1/scaling_governor performance
+		cpu1/power/energy_perf_bias 0`},
+	{"intel_cpufreq", "1", Settings{Governor: "performance", Preference: "power"}, "", `
+		cpufreq/policy1/energy_performance_preference power
+		cpufreq/policy1/scaling_governor performance`},
+	{"amd-pstate-epp, boost by policy", "1", Settings{Boost: of(false)}, "", "cpufreq/policy1/boost 0"},
+	{"amd-pstate-epp, boost by policy", "1", Settings{Boost: of(false), Max: 4_000_000}, "", `
+		cpufreq/policy1/scaling_max_freq 3000000
+		cpufreq/policy1/boost 0`},
+	{"amd-pstate", "2-3", Settings{Boost: of(false), Min: 1_000_000}, "", `
+		cpufreq/policy2/scaling_min_freq 1000000
+		cpufreq/policy3/scaling_min_freq 1000000
+		cpufreq/policy2/boost 0
+		cpufreq/policy3/boost 0`},
+	{"amd-pstate", "2-3", Settings{Boost: of(true)}, "", "none"},
 	{"acpi-cpufreq", "0-3", Settings{Boost: of(false)}, "", "cpufreq/boost 0"},
 	{"acpi-cpufreq", "0-3", Settings{Boost: of(true)}, "", "none"},
 	{"acpi-cpufreq", "0-1", Settings{Boost: of(false)}, "", ""}, // of all CPUs
@@ -187,6 +217,73 @@ func TestPlan(t *testing.T) {
 		if diff := cmp.Diff(before, tree(t, k)); diff != "" {
 			t.Errorf("%s %+v %s (-before +undone):\n%s", tc.host, tc.settings, tc.profile, diff)
 		}
+	}
+}
+
+// A limit that is set while boost is off has its original value from before that: what the driver
+// shows meanwhile is not what was asked for. Whoever comes last goes first, or the other way round.
+func TestLimitsWithoutBoost(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"intel_pstate", "amd-pstate-epp, boost by policy", "amd-pstate"} {
+		for _, sequence := range [][][]string{
+			{{"boost"}, {"boost", "limit"}, {"limit"}, {}},
+			{{"limit"}, {"limit", "boost"}, {"boost"}, {}},
+			{{"boost"}, {"half"}, {}}, // half of what there is with boost
+		} {
+			k, root := played(t, host)
+			before := tree(t, k)
+			log, err := kernel.CreateUndoLog(root, memoryDir(t), "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			was := func(path string) (string, bool) { text, ok := log.Original(path); return strings.TrimSpace(text), ok }
+			never := func(string) bool { return false }
+			off := false
+			wishes := map[string]Wish{
+				"boost": {Who: "a", CPUs: cpuset.MustParse("0-3"), Name: "calm", Profile: Profile{Boost: &off}},
+				"limit": {Who: "b", CPUs: cpuset.MustParse("0-3"), Name: "slow", Profile: Profile{Max: "1.5GHz"}},
+				"half":  {Who: "c", CPUs: cpuset.MustParse("0-3"), Name: "half", Profile: Profile{Max: "50%"}},
+			}
+			for _, have := range sequence {
+				var now []Wish
+				for _, name := range have {
+					now = append(now, wishes[name])
+				}
+				d, err := read(t, root).Divide(now, was, never)
+				if err == nil {
+					_, err = kernel.Apply(root, d.Plan, log)
+				}
+				if err == nil {
+					_, err = log.Undo(func(s kernel.Step) bool { return !d.Keeps(s.Path, was) })
+				}
+				if err != nil {
+					t.Fatalf("%s, %v: %v", host, have, err)
+				}
+				again, err := read(t, root).Divide(now, was, never)
+				if err != nil || len(again.Plan) > 0 {
+					t.Errorf("%s, %v: planned once more: %v\n%v", host, have, err, again.Plan)
+				}
+			}
+			if diff := cmp.Diff(before, tree(t, k)); diff != "" || len(log.Notes()) > 0 {
+				t.Errorf("%s, %v (-before +given back):\n%s%v", host, sequence, diff, log.Notes())
+			}
+		}
+	}
+}
+
+// Boost of some CPUs cannot be switched on while it is off for all.
+func TestBoostOffForAll(t *testing.T) {
+	t.Parallel()
+	k, root := played(t, "amd-pstate")
+	if err := k.WriteFile(cpuDir+"/cpufreq/boost", "0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.WriteFile(cpuDir+"/cpufreq/policy1/boost", "1"); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("the kernel takes it: %v", err)
+	}
+	_, err := read(t, root).Plan(cpuset.MustParse("1"), Settings{Boost: of(true)})
+	if !errors.Is(err, kernel.ErrNotSupported) || !strings.Contains(err.Error(), "boost is off for all") {
+		t.Errorf("planned: %v", err)
 	}
 }
 

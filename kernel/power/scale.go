@@ -121,6 +121,7 @@ func (h *Host) Levels(cpus cpuset.Set, p Profile) (least, most int) {
 		if !policy.CPUs.Overlaps(cpus) || policy.Most == 0 {
 			continue
 		}
+		policy = policy.within(p.Boost)
 		floor, ceiling := p.scaled(policy)
 		low, high := floor*100/policy.Most/levelStep*levelStep, (ceiling*100/policy.Most+levelStep-1)/levelStep*levelStep
 		least, most = min(cmp.Or(least, low), low), max(most, high)

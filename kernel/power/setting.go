@@ -22,6 +22,9 @@ const (
 	uncoreMaxFile  = "/max_freq_khz"
 )
 
+// boostWhat is boost in words.
+const boostWhat = "boost"
+
 // setting is a file that there is: what it has now, and of which CPUs it is.
 type setting struct {
 	path, now string
@@ -56,8 +59,16 @@ func (h *Host) settings() iter.Seq[setting] {
 // list makes the groups of a host.
 func (h *Host) list() (all []group) {
 	one := func(s setting) { all = append(all, group{settings: []setting{s}}) }
+	limits := func(policies ...Policy) (files []string) { // what boost lowers
+		for _, p := range policies {
+			if p.lowers() {
+				files = append(files, p.file(maxFile), p.file(minFile))
+			}
+		}
+		return files
+	}
 	if h.boost != "" {
-		one(setting{path: h.boost, now: h.boostNow, what: "boost", cpus: h.Online(), strength: func(text string) int {
+		one(setting{path: h.boost, now: h.boostNow, what: boostWhat, cpus: h.Online(), disturbs: limits(h.Policies...), strength: func(text string) int {
 			if h.inverted {
 				return -number(text)
 			}
@@ -69,7 +80,9 @@ func (h *Host) list() (all []group) {
 			return setting{path: p.file(file), now: now, what: what, cpus: p.CPUs, strength: strength}
 		}
 		if p.Boost != "" {
-			one(of(boostFile, p.Boost, "boost", number))
+			boost := of(boostFile, p.Boost, boostWhat, number)
+			boost.disturbs = limits(p)
+			one(boost)
 		}
 		governor := of(governorFile, p.Governor, "frequency governor", governorStrength)
 		choice := group{}
@@ -163,6 +176,7 @@ func (h *Host) steps(want values) (plan kernel.Plan, err error) {
 		}
 		return s.now
 	}
+	var last kernel.Plan
 	for _, g := range h.groups {
 		settings := slices.Clone(g.settings)
 		first := settings[0]
@@ -182,10 +196,17 @@ func (h *Host) steps(want values) (plan kernel.Plan, err error) {
 			}
 		}
 		for i, s := range settings {
-			if v, wanted := want[s.path]; wanted && (v.text != s.now || i > 0 && disturbed) {
-				plan = append(plan, kernel.Step{Path: s.path, Value: v.text, Why: v.why, Disturbs: s.disturbs})
+			v, wanted := want[s.path]
+			if !wanted || v.text == s.now && !(i > 0 && disturbed) {
+				continue
+			}
+			step := kernel.Step{Path: s.path, Value: v.text, Why: v.why, Disturbs: s.disturbs}
+			if s.what == boostWhat && s.strength(v.text) < s.strength(s.now) {
+				last = append(last, step) // without boost, limits above the base frequency cannot be written, nor read
+			} else {
+				plan = append(plan, step)
 			}
 		}
 	}
-	return plan, nil
+	return append(plan, last...), nil
 }

@@ -116,14 +116,19 @@ func reportCPU(b *testing.B) {
 	b.Cleanup(func() { b.ReportMetric(float64(used()-start)/float64(b.N), "cpu-ns/op") })
 }
 
+// The layout, of one cache and of eight: what is alike is computed once.
 func BenchmarkLayout(b *testing.B) {
-	t, c := big(8)
-	b.ReportAllocs()
-	reportCPU(b)
-	for b.Loop() {
-		if _, err := c.Layout(t); err != nil {
-			b.Fatal(err)
-		}
+	for _, ids := range []int{1, 8} {
+		b.Run(fmt.Sprintf("caches=%d", ids), func(b *testing.B) {
+			t, c := big(ids)
+			b.ReportAllocs()
+			reportCPU(b)
+			for b.Loop() {
+				if _, err := c.Layout(t); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

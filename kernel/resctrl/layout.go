@@ -121,6 +121,9 @@ func (c *Config) count(t *Tree, l *Layout) error {
 		return nil
 	}
 	var by strings.Builder
+	if t.DevicesHaveClass() {
+		by.WriteString(", beside that of devices (io_alloc)")
+	}
 	if len(others) > 0 {
 		var names []string
 		for _, g := range others {
@@ -177,6 +180,7 @@ func (c *Config) ways(t *Tree, r *Resource, pnames []string, l *Layout) error {
 		return p.L3Allocation
 	}
 	parts := make([]part, 0, len(pnames))
+	apart := false // cache ids are told apart
 	for _, pname := range pnames {
 		p := c.Partitions[pname]
 		d, err := domainsOf(of(&p))
@@ -184,6 +188,7 @@ func (c *Config) ways(t *Tree, r *Resource, pnames []string, l *Layout) error {
 			return &FitError{"partitions." + pname + "." + name, err.Error()}
 		}
 		q := part{name: pname, field: "partitions." + pname + "." + name, allocation: d}
+		apart = apart || d.some != nil
 		for _, class := range p.Classes {
 			q.exclusive = q.exclusive || class.exclusive()
 		}
@@ -203,11 +208,21 @@ func (c *Config) ways(t *Tree, r *Resource, pnames []string, l *Layout) error {
 		if allocations[i], err = domainsOf(alloc); err != nil {
 			return &FitError{a.field(name), err.Error()}
 		}
+		apart = apart || allocations[i].some != nil
 		at[i] = slices.Index(pnames, a.Partition)
 		lines[i] = Line{Resource: r.Name, Values: make([]Value, 0, len(r.Domains))}
 	}
+	var was [2]uint64 // what differs from cache to cache beside allocations
 	for n, id := range r.Domains {
-		if err := partition(t, r, id, kind, parts); err != nil {
+		is := [2]uint64{t.taken(r, id), r.Filled(id)}
+		if n > 0 && !apart && is == was { // as the cache before
+			for i := range lines {
+				lines[i].Values = append(lines[i].Values, Value{id, lines[i].Values[n-1].N})
+			}
+			continue
+		}
+		was = is
+		if err := partition(t, r, id, is[0], kind, parts); err != nil {
 			return err
 		}
 		for i := range l.Classes {
@@ -221,7 +236,7 @@ func (c *Config) ways(t *Tree, r *Resource, pnames []string, l *Layout) error {
 				return &FitError{a.field(name), fmt.Sprintf("cache id %d: %v", id, err)}
 			}
 			if n == 0 {
-				a.note(r, mask, q)
+				a.note(r, id, mask, q)
 			}
 			lines[i].Values = append(lines[i].Values, Value{id, mask})
 		}
@@ -250,9 +265,9 @@ func (a *Assigned) field(name string) string {
 }
 
 // note says which of a class's ways devices fill as well.
-func (a *Assigned) note(r *Resource, mask uint64, q *part) {
-	if both := mask & r.Shareable; both != 0 && q.allocation.given {
-		a.Notes = append(a.Notes, fmt.Sprintf("devices fill %s of %s, too (shareable_bits)", waysText(both), r.Name))
+func (a *Assigned) note(r *Resource, id int, mask uint64, q *part) {
+	if both := mask & r.Filled(id); both != 0 && q.allocation.given {
+		a.Notes = append(a.Notes, fmt.Sprintf("devices fill %s of %s, too (shareable_bits, io_alloc)", waysText(both), r.Name))
 	}
 }
 
@@ -270,8 +285,8 @@ func (l *Layout) exclusives(t *Tree) error {
 				continue
 			}
 			for _, v := range line.Values {
-				if v.N&r.Shareable != 0 {
-					return &FitError{a.field("exclusive"), fmt.Sprintf("%s, cache id %d: devices fill ways %s: choose others", r.Name, v.Domain, waysText(v.N&r.Shareable))}
+				if both := v.N & r.Filled(v.Domain); both != 0 {
+					return &FitError{a.field("exclusive"), fmt.Sprintf("%s, cache id %d: devices fill ways %s: choose others", r.Name, v.Domain, waysText(both))}
 				}
 				if who, both := l.overlaps(t, a, &line, v); both != 0 {
 					return &FitError{a.field("exclusive"), fmt.Sprintf("%s, cache id %d: %s has ways %s, too: give class %s ways of a partition of its own", r.Name, v.Domain, who, waysText(both), cmp.Or(strings.TrimPrefix(who, "class "), Default))}

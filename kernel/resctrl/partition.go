@@ -19,16 +19,20 @@ type part struct {
 	mask        uint64 // the result
 }
 
-// partition divides one cache among the partitions.
-func partition(t *Tree, r *Resource, id int, kind string, parts []part) error {
-	taken := uint64(0) // by other programs' groups that nobody may share with
+// taken are the ways of a cache that other programs' groups share with nobody.
+func (t *Tree) taken(r *Resource, id int) (ways uint64) {
 	for i := range t.Groups {
 		g := &t.Groups[i]
 		if g.Own() || g.Mode != modeExclusive && g.Mode != modePseudoLocked {
 			continue
 		}
-		taken |= g.Schemata.filled(r.Level(), id)
+		ways |= g.Schemata.filled(r.Level(), id)
 	}
+	return ways
+}
+
+// partition divides one cache, but for the ways that are taken, among the partitions.
+func partition(t *Tree, r *Resource, id int, taken uint64, kind string, parts []part) error {
 	fixed := taken
 	total, relative := 0, 0
 	for i := range parts {
@@ -114,15 +118,16 @@ func sumOf(parts []*part) (n int) {
 // class gets ways that devices do not fill, and so comes first if they are the highest, as
 // they are on all known CPUs.
 func lay(r *Resource, id int, free uint64, parts []part) error {
+	devices := r.Filled(id)
 	for _, exclusive := range []bool{true, false} {
 		for i := range parts {
 			p := &parts[i]
-			if p.need == 0 || p.exclusive != exclusive && r.Shareable != 0 || !exclusive && r.Shareable == 0 {
+			if p.need == 0 || p.exclusive != exclusive && devices != 0 || !exclusive && devices == 0 {
 				continue
 			}
 			from := free
 			if p.exclusive {
-				from = largest(free&^r.Shareable, r.Sparse)
+				from = largest(free&^devices, r.Sparse)
 			}
 			if p.mask = lowest(from, p.need); bits.OnesCount64(p.mask) < p.need || !r.Sparse && !contiguous(p.mask) {
 				return &FitError{p.field, fmt.Sprintf("%d ways in a row of %s, cache id %d: %d are free%s: give it fewer, or masks to all", p.need, r.Name, id, bits.OnesCount64(from),
@@ -183,6 +188,11 @@ func legal(r *Resource, mask uint64) error {
 		return fmt.Errorf("mask %x has gaps, which this cache does not take (sparse_masks)", mask)
 	}
 	return nil
+}
+
+// contiguous reports whether a mask has no gaps.
+func contiguous(mask uint64) bool {
+	return mask != 0 && bits.OnesCount64(mask) == bits.Len64(mask)-bits.TrailingZeros64(mask)
 }
 
 // lowest are the n lowest ways of a mask.

@@ -18,7 +18,8 @@ import (
 // Only a cache that is full can make that order impossible; then a step says so.
 func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 	p := planner{status: path.Join(t.Dir, "info/last_cmd_status"), plan: make(kernel.Plan, 0, len(l.Classes)*(1+len(t.Resources)))}
-	var there, come []*moving // groups that are there give way before new ones come
+	all := make([]moving, 0, len(l.Classes))
+	there, come := make([]*moving, 0, len(l.Classes)), make([]*moving, 0, len(l.Classes)) // groups that are there give way before new ones come
 	var modes kernel.Plan
 	empty := fresh(t)
 	for i := range l.Classes {
@@ -26,13 +27,15 @@ func (l *Layout) Plan(t *Tree, used []string) kernel.Plan {
 		if a.Name != Default && !slices.Contains(used, a.Name) {
 			continue
 		}
-		m := &moving{a: a, dir: path.Join(t.Dir, a.Group()), want: a.Schemata, why: "class " + a.Name}
+		group := a.Group()
+		all = append(all, moving{a: a, dir: path.Join(t.Dir, group), want: a.Schemata, why: "class " + a.Name})
+		m := &all[len(all)-1]
 		m.file = m.dir + "/schemata"
-		if g := t.Group(a.Group()); g != nil { // lines are replaced, and never changed
+		if g := t.Group(group); g != nil { // lines are replaced, and never changed
 			m.there, m.mode, m.have = true, g.Mode, slices.Clone(g.Schemata)
 			there = append(there, m)
 		} else {
-			m.have = slices.Clone(empty)
+			m.have = empty
 			come = append(come, m)
 		}
 		mode := modeShareable
@@ -129,7 +132,9 @@ func apart(a, b *moving) bool { return a.a.Partition != b.a.Partition }
 // A write is of a whole line, and moves each cache id as far as it can.
 func (p *planner) order(r *Resource, groups []*moving) {
 	write := func(m *moving, to Line, why string) {
-		*m.have.Line(r.Name) = to
+		if m.there { // what a new group has is looked at once
+			*m.have.Line(r.Name) = to
+		}
 		p.add(m, kernel.Step{Path: m.file, Value: to.String(), Format: kernel.Schema}, why)
 	}
 	if !r.Cache() {
@@ -203,18 +208,20 @@ func target(r *Resource, m *moving) (Line, bool) {
 	if want == nil || have == nil {
 		return Line{}, false
 	}
-	for i, h := range have.Values {
-		if n, ok := want.Get(h.Domain); ok && n != h.N {
-			to := Line{Resource: r.Name, Values: slices.Clone(have.Values)}
-			for j := i; j < len(to.Values); j++ {
-				if n, ok := want.Get(to.Values[j].Domain); ok {
-					to.Values[j].N = n
-				}
-			}
-			return to, true
+	if slices.Equal(have.Values, want.Values) {
+		return Line{}, false
+	}
+	if slices.EqualFunc(have.Values, want.Values, func(h, w Value) bool { return h.Domain == w.Domain }) {
+		return *want, true // lines are replaced, and never changed
+	}
+	to := Line{Resource: r.Name, Values: slices.Clone(have.Values)}
+	differs := false
+	for i := range to.Values {
+		if n, ok := want.Get(to.Values[i].Domain); ok && n != to.Values[i].N {
+			to.Values[i].N, differs = n, true
 		}
 	}
-	return Line{}, false
+	return to, differs
 }
 
 // free reports whether m can have some ways without sharing any with a group of another
@@ -293,15 +300,16 @@ func highest(mask uint64, n int) uint64 {
 	return mask &^ lowest(mask, bits.OnesCount64(mask)-n)
 }
 
-// Draw draws a mask, the highest way first: '#' is a way of it, 'i' one that devices fill too,
-// '.' another.
-func Draw(r *Resource, mask uint64) string {
+// Draw draws a mask of a cache id, the highest way first: '#' is a way of it, 'i' one that devices
+// fill too, '.' another.
+func Draw(r *Resource, id int, mask uint64) string {
+	devices := r.Filled(id)
 	var b []byte
 	for i := bits.Len64(r.Mask) - 1; i >= 0; i-- {
 		switch {
 		case mask>>i&1 == 1:
 			b = append(b, '#')
-		case r.Shareable>>i&1 == 1:
+		case devices>>i&1 == 1:
 			b = append(b, 'i')
 		default:
 			b = append(b, '.')

@@ -1,6 +1,7 @@
 package resctrl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -219,7 +220,7 @@ func TestLayoutProperties(t *testing.T) {
 		if slices.ContainsFunc(l.Classes, func(a Assigned) bool { return a.Exclusive }) {
 			exclusive.Add(1)
 		}
-		if err := check(tree, c, l); err != nil {
+		if err := cmp.Or(check(tree, c, l), alone(tree, c, l)); err != nil {
 			return fmt.Errorf("%w\n%v\n%+v", err, lines(l), c)
 		}
 		if errOther != nil {
@@ -236,6 +237,63 @@ func TestLayoutProperties(t *testing.T) {
 	})
 	t.Logf("%d of %d configurations fit, %d with exclusive classes; %d times one class was another", fits.Load(), n, exclusive.Load(), changes.Load())
 	if int(fits.Load()) < n/5 || int(exclusive.Load()) < n/100 || int(changes.Load()) < n/10 {
+		t.Error("the test sees too little")
+	}
+}
+
+// alone returns what the last cache has otherwise than if it were the only one.
+func alone(tree *Tree, c *Config, l *Layout) error {
+	r := tree.cache("L3")
+	id := r.Domains[len(r.Domains)-1]
+	one := *tree
+	one.Resources = slices.Clone(tree.Resources)
+	one.cache("L3").Domains = []int{id}
+	of, err := c.Layout(&one)
+	if err != nil {
+		return fmt.Errorf("cache %d alone: %w", id, err)
+	}
+	for i := range l.Classes {
+		is, _ := l.Classes[i].Schemata.Line(r.Name).Get(id)
+		if n, _ := of.Classes[i].Schemata.Line(r.Name).Get(id); n != is {
+			return fmt.Errorf("%s has ways %x of cache %d, and %x if there is no other", l.Classes[i].Name, is, id, n)
+		}
+	}
+	return nil
+}
+
+// Where devices have a class of their own, there is one class less, and what is exclusive has none of
+// the ways that devices fill, which differ from cache to cache.
+func TestDeviceProperties(t *testing.T) {
+	t.Parallel()
+	var fits, exclusive, full atomic.Int64
+	n := eachRandom(t, 4000, 400_000, func(r *rand.Rand) error {
+		tree, c := random(r)
+		for i := range tree.Resources {
+			res := &tree.Resources[i]
+			for _, id := range res.Domains {
+				if res.Level() == "L3" {
+					res.Devices = append(res.Devices, Value{id, 3 << (uint(id) % uint(res.Ways()-2)) & res.Mask})
+				}
+			}
+		}
+		l, err := c.Layout(tree)
+		if fit := (*FitError)(nil); err != nil {
+			if !errors.As(err, &fit) {
+				return fmt.Errorf("%w: neither fits nor says why", err)
+			}
+			if strings.Contains(fit.Reason, "io_alloc") {
+				full.Add(1)
+			}
+			return nil
+		}
+		fits.Add(1)
+		if slices.ContainsFunc(l.Classes, func(a Assigned) bool { return a.Exclusive }) {
+			exclusive.Add(1)
+		}
+		return cmp.Or(check(tree, c, l), alone(tree, c, l))
+	})
+	t.Logf("%d of %d configurations fit, %d with exclusive classes; of %d the CPU has too few CLOSIDs", fits.Load(), n, exclusive.Load(), full.Load())
+	if int(fits.Load()) < n/5 || int(exclusive.Load()) < n/200 || full.Load() == 0 {
 		t.Error("the test sees too little")
 	}
 }
@@ -323,8 +381,8 @@ func checkAlone(tree *Tree, l *Layout, a *Assigned, r *Resource, v Value) error 
 	if !a.Exclusive {
 		return nil
 	}
-	if v.N&r.Shareable != 0 {
-		return fmt.Errorf("%s is exclusive, and devices fill ways %x", a.Name, v.N&r.Shareable)
+	if both := v.N & r.Filled(v.Domain); both != 0 {
+		return fmt.Errorf("%s is exclusive, and devices fill ways %x", a.Name, both)
 	}
 	for i := range l.Classes {
 		if b := &l.Classes[i]; b != a && b.Schemata.filled(level, v.Domain)&v.N != 0 {

@@ -61,6 +61,9 @@ type Resource struct {
 	MinBits   int    `json:"minBits,omitempty"`
 	Shareable uint64 `json:"shareable,omitempty"`
 	Sparse    bool   `json:"sparse,omitempty"`
+	// Devices are the ways that devices fill too by cache id, beside Shareable, where the kernel
+	// gives them a class of their own (io_alloc: AMD SDCIAE, Linux 6.19), which takes a CLOSID.
+	Devices []Value `json:"devices,omitempty"`
 
 	// Of bandwidth: steps, the value of no limit, and what the numbers mean ("%" if absent).
 	Min      uint64 `json:"min,omitempty"`
@@ -76,6 +79,16 @@ func (r *Resource) Cache() bool { return r.Mask != 0 }
 
 // Ways is how many ways a cache has.
 func (r *Resource) Ways() int { return bits.OnesCount64(r.Mask) }
+
+// Filled are the ways of a cache id that devices fill, too.
+func (r *Resource) Filled(id int) uint64 {
+	for _, v := range r.Devices {
+		if v.Domain == id {
+			return r.Shareable | v.N
+		}
+	}
+	return r.Shareable
+}
 
 // Level is the cache, "L3", and Kind what of it: "unified", or "code" or "data" where they are
 // apart (CDP).
@@ -169,7 +182,8 @@ func (t *Tree) Others() (all []*Group) {
 }
 
 // CLOSIDs is how many groups that allocate there can be, the default one included: "The
-// kernel uses the smallest number of CLOSIDs of all enabled resources as limit."
+// kernel uses the smallest number of CLOSIDs of all enabled resources as limit." Devices with
+// a class of their own have the highest one.
 func (t *Tree) CLOSIDs() int {
 	least := 0
 	for i := range t.Resources {
@@ -177,7 +191,15 @@ func (t *Tree) CLOSIDs() int {
 			least = n
 		}
 	}
+	if t.DevicesHaveClass() {
+		least--
+	}
 	return least
+}
+
+// DevicesHaveClass reports whether devices have a class of their own (Resource.Devices).
+func (t *Tree) DevicesHaveClass() bool {
+	return slices.ContainsFunc(t.Resources, func(r Resource) bool { return r.Devices != nil })
 }
 
 // mounted returns where resctrl is mounted, relative to the Root. Where it is not, that is a
@@ -306,6 +328,9 @@ func (r *reader) resource(line *Line, groups []Group, mbps bool) Resource {
 		if res.Mask == 0 && r.err == nil {
 			r.err = fmt.Errorf("%s/cbm_mask: there is none", info)
 		}
+		if state, _ := r.text(info + "/io_alloc"); state == "enabled" {
+			res.Devices = r.devices(line.Resource, info+"/io_alloc_cbm")
+		}
 		return res
 	}
 	res.Min, res.Step = r.number(info+"/min_bandwidth", 10), max(1, r.number(info+"/bandwidth_gran", 10))
@@ -331,6 +356,20 @@ func (r *reader) resource(line *Line, groups []Group, mbps bool) Resource {
 		res.Max = 100
 	}
 	return res
+}
+
+// devices reads the ways of the class that devices have, "0=ffff;1=ffff".
+func (r *reader) devices(resource, name string) []Value {
+	text, _ := r.text(name)
+	lines, err := ParseSchemata(resource + ":" + text)
+	if err == nil && (len(lines) != 1 || len(lines[0].Values) == 0) {
+		err = errors.New("it names no cache")
+	}
+	if err != nil {
+		r.err = errors.Join(r.err, fmt.Errorf("%s: %w", name, err))
+		return nil
+	}
+	return lines[0].Values
 }
 
 func (r *reader) monitoring() *Monitoring {

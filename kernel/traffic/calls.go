@@ -15,6 +15,34 @@ import (
 	"berth.dev/berth/kernel"
 )
 
+// Calls are what the files stand for. A device is known by its index.
+type Calls interface {
+	Devices() (map[string]int, error) // by name
+	Roots() (map[int]Qdisc, error)    // by index
+	Paced(index int) (bool, error)    // whether EDT divides a device
+	// Divide has a mechanism divide a device, with no class yet; Join removes it.
+	Divide(by Mechanism, index int) error
+	Join(by Mechanism, index int) error
+	Classes(by Mechanism, index int) (map[uint16]Class, error)
+	SetClass(by Mechanism, index int, minor uint16, c Class) error
+	RemoveClass(by Mechanism, index int, minor uint16) error
+	// Mark returns of which class the packets of a control group are, 0 if of none of Berth's.
+	Mark(group string) (minor uint16, err error)
+	SetMark(group string, minor uint16) error
+	// Limit returns what a control group may send and receive by programs of Berth's.
+	Limit(group string) (Limit, error)
+	SetLimit(group string, l Limit) error
+	// Together returns with which others a control group receives, by a program of Berth's.
+	Together(group string) (Together, error)
+	SetTogether(group string, s Together) error
+	// Dropped returns how many packets a device has dropped of each class, by minor, since the class
+	// or its program came.
+	Dropped(by Mechanism, index int) (map[uint16]uint64, error)
+	// DroppedOf returns how many packets the programs that hold a control group have dropped since
+	// they were attached: those of its limit, and that of its class, which is of all groups in that.
+	DroppedOf(group string) (own, together uint64, err error)
+}
+
 // systemCalls are the kernel's: rtnetlink(7) and bpf(2).
 type systemCalls struct{}
 

@@ -8,65 +8,11 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"berth.dev/berth/kernel"
 )
-
-// The files under Over.
-const (
-	dir       = "sys/net"
-	allFile   = ":all" // no device has such a name
-	rootFile  = "root"
-	markFile  = "berth.net_class"
-	limitFile = "berth.net_limit"
-	// of the class, not of the group
-	togetherFile = "berth.net_together"
-	// only to read
-	droppedFile = "berth.net_dropped"
-	allDropped  = ":dropped" // no device has such a name
-)
-
-// MarkFile is the file of a control group of cgroup v2 that says of which class its packets are.
-func MarkFile(group string) string { return path.Join(group, markFile) }
-
-// Unmark is the step after which the packets of a control group are of no class.
-func Unmark(group string) kernel.Step {
-	return kernel.Step{Path: MarkFile(group), Value: none, Why: "no network class"}
-}
-
-// IsMark reports whether a file is a MarkFile.
-func IsMark(name string) bool { return path.Base(name) == markFile }
-
-// Calls are what the files stand for. A device is known by its index.
-type Calls interface {
-	Devices() (map[string]int, error) // by name
-	Roots() (map[int]Qdisc, error)    // by index
-	Paced(index int) (bool, error)    // whether EDT divides a device
-	// Divide has a mechanism divide a device, with no class yet; Join removes it.
-	Divide(by Mechanism, index int) error
-	Join(by Mechanism, index int) error
-	Classes(by Mechanism, index int) (map[uint16]Class, error)
-	SetClass(by Mechanism, index int, minor uint16, c Class) error
-	RemoveClass(by Mechanism, index int, minor uint16) error
-	// Mark returns of which class the packets of a control group are, 0 if of none of Berth's.
-	Mark(group string) (minor uint16, err error)
-	SetMark(group string, minor uint16) error
-	// Limit returns what a control group may send and receive by programs of Berth's.
-	Limit(group string) (Limit, error)
-	SetLimit(group string, l Limit) error
-	// Together returns with which others a control group receives, by a program of Berth's.
-	Together(group string) (Together, error)
-	SetTogether(group string, s Together) error
-	// Dropped returns how many packets a device has dropped of each class, by minor, since the class
-	// or its program came.
-	Dropped(by Mechanism, index int) (map[uint16]uint64, error)
-	// DroppedOf returns how many packets the programs that hold a control group have dropped since
-	// they were attached: those of its limit, and that of its class, which is of all groups in that.
-	DroppedOf(group string) (own, together uint64, err error)
-}
 
 // Over returns a root that has, beside the kernel's own files:
 //
@@ -102,46 +48,10 @@ type files struct {
 	calls Calls
 }
 
-// name is what the name of a file says.
-type name struct {
-	device, file string // "", "root", "htb" or "htb/4f21", "edt" or "edt/4f21"
-}
-
-// parse splits a name below dir.
-func parse(of string) (n name, ok bool) {
-	rest, ok := strings.CutPrefix(of, dir)
-	if !ok || rest != "" && rest[0] != '/' {
-		return n, false
-	}
-	n.device, n.file, _ = strings.Cut(strings.TrimPrefix(rest, "/"), "/")
-	return n, true
-}
-
-// mechanism is that of a directory that stands for one, "" of any other file.
-func (n name) mechanism() Mechanism {
-	if by := Mechanism(n.file); by == HTB || by == EDT {
-		return by
-	}
-	return ""
-}
-
-// class is that of a class's file.
-func (n name) class() (by Mechanism, minor uint16, ok bool) {
-	parent, hex, _ := strings.Cut(n.file, "/")
-	by = name{file: parent}.mechanism()
-	m, err := strconv.ParseUint(hex, 16, 16)
-	return by, uint16(m), by != "" && err == nil && len(hex) == 4
-}
-
 // Has implements kernel.Overlay.
 func (*files) Has(of string) bool {
 	_, ok := parse(of)
 	return ok || ofGroup(of)
-}
-
-// ofGroup reports whether a file is one of a control group.
-func ofGroup(name string) bool {
-	return IsMark(name) || IsLimit(name) || path.Base(name) == droppedFile
 }
 
 // index is that of a name's device.
@@ -314,31 +224,6 @@ func (f *files) all() (string, error) {
 	return b.String(), nil
 }
 
-// dropped is the text of allDropped.
-func (f *files) dropped() (string, error) {
-	devices, err := f.calls.Devices()
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	for _, device := range slices.Sorted(maps.Keys(devices)) {
-		for _, by := range []Mechanism{HTB, EDT} {
-			index, err := f.own(name{device, string(by)}, by)
-			if err != nil {
-				continue // it does not divide the device
-			}
-			lost, err := f.calls.Dropped(by, index)
-			if err != nil {
-				continue // it was just removed
-			}
-			for _, minor := range slices.Sorted(maps.Keys(lost)) {
-				fmt.Fprintf(&b, "%s %04x %d\n", device, minor, lost[minor])
-			}
-		}
-	}
-	return b.String(), nil
-}
-
 // Write implements kernel.Overlay.
 func (f *files) Write(of, text string) error {
 	if IsMark(of) {
@@ -457,77 +342,4 @@ func (f *files) Rmdir(of string) error {
 		err = errors.New("its root is not the kernel's default, but " + q.String())
 	}
 	return err
-}
-
-// DroppedOf returns how many packets the limit of a control group has dropped since it was set, and
-// how many that of its class, of all groups in that; ok is false where there is neither.
-func DroppedOf(fsys fs.FS, group string) (own, together uint64, ok bool) {
-	text, err := fs.ReadFile(fsys, path.Join(group, droppedFile))
-	if err == nil {
-		_, err = fmt.Sscan(string(text), &own, &together)
-	}
-	return own, together, err == nil
-}
-
-// Dropped returns how many packets each class has lost at each device that is divided into classes,
-// since it came: those that found its queue full or, by EDT, were due too late. Without any it is empty.
-func Dropped(fsys fs.FS) map[string]map[uint16]uint64 {
-	all := map[string]map[uint16]uint64{}
-	text, _ := fs.ReadFile(fsys, path.Join(dir, allDropped)) // without it, nothing is known
-	for line := range strings.Lines(string(text)) {
-		var device string
-		var minor uint16
-		var packets uint64
-		if _, err := fmt.Sscanf(line, "%s %x %d", &device, &minor, &packets); err != nil {
-			continue
-		}
-		if all[device] == nil {
-			all[device] = map[uint16]uint64{}
-		}
-		all[device][minor] = packets
-	}
-	return all
-}
-
-// RenewLimits has what a control group may send and receive be by programs of this build of Berth's,
-// where it is by those of another, which an upgrade leaves, or through other devices of the same names
-// than are there now. It writes again what the files show: there is nothing to undo.
-func RenewLimits(root *kernel.Root, group string) error {
-	return errors.Join(rewrite(root, LimitFile(group)), rewrite(root, path.Join(group, togetherFile)))
-}
-
-// RenewClasses is RenewLimits of the classes below a directory of EDT: to write one renews all.
-func RenewClasses(root *kernel.Root, dir string) error {
-	classes, err := fs.ReadDir(root.FS(), dir)
-	if err != nil || len(classes) == 0 {
-		return kernel.IgnoreAbsent(err)
-	}
-	return rewrite(root, path.Join(dir, classes[0].Name()))
-}
-
-func rewrite(root *kernel.Root, name string) error {
-	text, err := fs.ReadFile(root.FS(), name)
-	if err == nil && strings.TrimSpace(string(text)) != none {
-		err = root.WriteFile(name, string(text))
-	}
-	if err = kernel.IgnoreAbsent(err); err != nil {
-		return fmt.Errorf("renew the program of Berth's: %w", err)
-	}
-	return nil
-}
-
-// Divides returns the device, and what divides it, of a directory or a file of that; "" of any
-// other.
-func Divides(of string) (device string, by Mechanism) {
-	n, ok := parse(of)
-	if !ok {
-		return "", ""
-	}
-	if by, _, isClass := n.class(); isClass {
-		return n.device, by
-	}
-	if by := n.mechanism(); by != "" {
-		return n.device, by
-	}
-	return "", ""
 }
