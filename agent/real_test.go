@@ -21,6 +21,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
@@ -183,8 +184,7 @@ func (h *realHost) machine() *machine.Machine {
 func (h *realHost) sleeper() int {
 	h.Helper()
 	cmd := exec.Command("sleep", "600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := fork.Start(cmd); err != nil {
 		h.Skip(err)
 	}
 	done := make(chan struct{})

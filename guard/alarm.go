@@ -228,5 +228,6 @@ func (r *Runner) alarm(now watch.Time) {
 		r.glanced = near
 		r.failed(err)
 		r.fast.detector.Observe(near)
+		r.recent.observe(near)
 	}
 }

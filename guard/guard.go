@@ -223,7 +223,8 @@ type Runner struct {
 	loop    *control.Loop
 	slow    *pace
 	fast    *pace // nil without the probe
-	near    int   // from which of the samples of now on they are the short window's
+	recent  recent
+	near    int // from which of the samples of now on they are the short window's
 	known   inventory
 	status  Status
 	calls   []func() // to be made without the lock
@@ -254,7 +255,7 @@ func New(o Options) (*Runner, error) {
 	if o.Window == 0 {
 		o.Window = time.Second
 	}
-	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory(), sentry: newSentry()}
+	r := &Runner{o: o, now: time.Now, said: map[string]time.Time{}, known: newInventory(), recent: recent{}, sentry: newSentry()}
 	r.alarms = alarms{usual: map[string]*pressure{}}
 	r.noProbe = errProbeUnused
 	if o.Sensors != nil && o.Probe != ProbeNever {

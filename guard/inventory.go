@@ -248,7 +248,7 @@ func (k *inventory) focus(needy, already []string) []string {
 
 // workloads are what a loop has to know of groups. The settings of those that findings
 // are about, and of the groups around them, are read again.
-func (r *Runner) workloads(about []detect.Finding, full bool) []control.Workload {
+func (r *Runner) workloads(about []detect.Finding, now watch.Time, full bool) []control.Workload {
 	known := &r.known
 	if r.o.Actuator != nil {
 		r.refresh(about)
@@ -272,6 +272,7 @@ func (r *Runner) workloads(about []detect.Finding, full bool) []control.Workload
 			NoIdle: m.settings.NoIdle, Writer: writer(name),
 		}
 		w.Use, w.Memory = r.slow.detector.Usage(name)
+		w.Recent = r.recent.use(name, now)
 		if c, ok := known.caches[name]; ok {
 			w.Cache, w.Traffic = c, r.slow.detector.Traffic(name)
 		}

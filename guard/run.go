@@ -199,6 +199,7 @@ func (r *Runner) take(ctx context.Context, samples []watch.Sample, now watch.Tim
 	r.slow.detector.Observe(all)
 	if r.fast != nil {
 		r.fast.detector.Observe(near)
+		r.recent.observe(near)
 	}
 	if full {
 		r.status.Windows++
@@ -274,7 +275,7 @@ func (r *Runner) judge(ctx context.Context, p *pace, now watch.Time) {
 		}
 	}
 	if r.loop.Mode() != control.Observe || len(r.loop.Active()) > 0 {
-		in.Workloads = r.workloads(in.Findings, p == r.slow)
+		in.Workloads = r.workloads(in.Findings, now, p == r.slow)
 	}
 	r.acted(r.loop.Step(ctx, in))
 }

@@ -247,7 +247,7 @@ func TestCachesAreReadSeldom(t *testing.T) {
 	} {
 		m.read = nil
 		var ways, devices []string
-		for _, w := range r.workloads(c.about, c.full) {
+		for _, w := range r.workloads(c.about, 3*watch.Second, c.full) {
 			if w.Cache.Ways > 0 {
 				ways = append(ways, w.Group)
 			}

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 )
 
 // Between listing a process and killing it, the process may end, and another one get its
@@ -55,8 +55,7 @@ func TestKillLive(t *testing.T) {
 	var children []*exec.Cmd
 	for range pinned + 3 { // more than are held at once
 		c := exec.Command("sleep", "60")
-		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := c.Start(); err != nil {
+		if err := fork.Start(c); err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = c.Process.Kill(); _ = c.Wait() }()

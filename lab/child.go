@@ -10,34 +10,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/lab/program"
 )
-
-// supervisor starts children from one OS thread that lives as long as it does.
-// The kernel kills a child with PR_SET_PDEATHSIG when the *thread* that forked
-// it ends (prctl(2)), so that thread must not be one that Go may drop.
-type supervisor struct {
-	starts chan func()
-}
-
-func newSupervisor() *supervisor {
-	s := &supervisor{starts: make(chan func())}
-	go func() {
-		runtime.LockOSThread()
-		for start := range s.starts {
-			start()
-		}
-	}()
-	return s
-}
-
-// close ends the thread, and with it every child still there.
-func (s *supervisor) close() { close(s.starts) }
 
 // child is a process of this binary that speaks JSON lines on its standard
 // input and output.
@@ -67,9 +46,9 @@ type childConfig struct {
 	mounts  bool // it has mounts of its own
 }
 
-// start starts a child. It dies with this process, whatever happens to it, and
+// start starts a child. It dies with its parent, whatever happens to that, and
 // a terminal's Ctrl-C reaches only this process.
-func (s *supervisor) start(cfg childConfig) (*child, error) {
+func (cfg childConfig) start(parent *fork.Parent) (*child, error) {
 	c := &child{name: cfg.name, lines: make(chan []byte, 8), exited: make(chan struct{}), keeps: cfg.keeps}
 	c.cmd = exec.Command(cfg.exe, cfg.args...)
 	c.cmd.ExtraFiles = cfg.files
@@ -90,9 +69,7 @@ func (s *supervisor) start(cfg childConfig) (*child, error) {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
 	c.in = in
-	started := make(chan error, 1)
-	s.starts <- func() { started <- startIn(cfg.network, c.cmd) }
-	if err := <-started; err != nil {
+	if err := parent.Do(func() error { return startIn(cfg.network, c.cmd) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
 	go c.read(out)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
@@ -76,8 +77,7 @@ func behave(how string) {
 	case "silent":
 		_, _ = io.Copy(io.Discard, in)
 	case "orphan": // becomes a parent that is killed without warning
-		n := newSupervisor()
-		c, err := n.start(childConfig{name: "grandchild", exe: os.Args[0], args: []string{"__child", "silent"}})
+		c, err := childConfig{name: "grandchild", exe: os.Args[0], args: []string{"__child", "silent"}}.start(fork.NewParent())
 		if err != nil {
 			panic(err)
 		}
@@ -88,12 +88,12 @@ func behave(how string) {
 
 func startChild(t *testing.T, how string) *child {
 	t.Helper()
-	n := newSupervisor()
-	c, err := n.start(childConfig{name: how, exe: os.Args[0], args: []string{"__child", how}})
+	parent := fork.NewParent()
+	c, err := childConfig{name: how, exe: os.Args[0], args: []string{"__child", how}}.start(parent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.kill(); n.close() })
+	t.Cleanup(func() { c.kill(); parent.Close() })
 	return c
 }
 

@@ -76,7 +76,7 @@ func (b *Testbed) openGuard(ctx context.Context) error {
 	if b.guardian != nil || b.link.lacks != nil {
 		return b.link.lacks
 	}
-	c, err := b.supervisor.start(childConfig{name: "guard", exe: b.opt.Exe, args: []string{"__guard"}, keeps: true, network: b.link.near, mounts: true})
+	c, err := childConfig{name: "guard", exe: b.opt.Exe, args: []string{"__guard"}, keeps: true, network: b.link.near, mounts: true}.start(b.parent)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/lab/noise"
@@ -251,9 +252,9 @@ func TestLinkForReal(t *testing.T) {
 	if k.findGroups(backend.group); k.lacks != nil {
 		t.Skip(k.lacks)
 	}
-	supervisor := newSupervisor()
-	closing(func() error { supervisor.close(); return nil })
-	b := &Testbed{opt: Options{Exe: os.Args[0]}, supervisor: supervisor, backend: backend, link: k}
+	parent := fork.NewParent()
+	closing(func() error { parent.Close(); return nil })
+	b := &Testbed{opt: Options{Exe: os.Args[0]}, parent: parent, backend: backend, link: k}
 	cfg := noise.Config{Kernel: "send", Threads: 2, Intensity: 100, Address: netip.AddrPortFrom(farAddress.Addr(), sinkPort).String()}
 	n, err := (&processes{bed: b}).newNeighbour(t.Context(), Neighbour, cfg)
 	if err != nil {

@@ -255,7 +255,7 @@ func (p *processes) newNeighbour(ctx context.Context, r Role, cfg noise.Config) 
 
 // startRole starts a child and puts it into its role's place before it does anything.
 func (b *Testbed) startRole(r Role, verb string, files ...*os.File) (*child, error) {
-	c, err := b.supervisor.start(childConfig{name: string(r), exe: b.opt.Exe, args: []string{verb}, files: files, keeps: verb == "__program", network: b.link.namespace(r)})
+	c, err := childConfig{name: string(r), exe: b.opt.Exe, args: []string{verb}, files: files, keeps: verb == "__program", network: b.link.namespace(r)}.start(b.parent)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
@@ -41,7 +42,7 @@ func realBed(t testing.TB) *Testbed {
 			Backend: schedBackend, Rate: 200, Tenant: load.TenantConfig{Units: 3, WorkingSetBytes: 1 << 20, Procs: 1},
 			Neighbour: noise.Config{Kernel: "spin", Threads: 2, Intensity: 20},
 		},
-		opt: Options{Exe: os.Args[0]}, places: pl, supervisor: newSupervisor(), backend: openAttributes(pl), probes: probes, requests: requests, neighbours: map[string]*neighbour{},
+		opt: Options{Exe: os.Args[0]}, places: pl, parent: fork.NewParent(), backend: openAttributes(pl), probes: probes, requests: requests, neighbours: map[string]*neighbour{},
 	}
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {

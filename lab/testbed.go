@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab/load"
@@ -66,15 +67,15 @@ type Options struct {
 type Testbed struct {
 	Setup *Setup
 
-	spec       Spec
-	opt        Options
-	places     places
-	supervisor *supervisor
-	backend    backend
-	probes     *noise.Probes
-	undoLog    *kernel.UndoLog
-	requests   *requestLog
-	lock       *machineLock
+	spec     Spec
+	opt      Options
+	places   places
+	parent   *fork.Parent // of the children
+	backend  backend
+	probes   *noise.Probes
+	undoLog  *kernel.UndoLog
+	requests *requestLog
+	lock     *machineLock
 	// neighbours are those started so far, by what no process of this backend can lose
 	// again, and by what they are.
 	neighbours map[string]*neighbour
@@ -145,8 +146,8 @@ func (b *Testbed) Close() error {
 	for _, undo := range slices.Backward(b.later) {
 		errs = append(errs, undo())
 	}
-	if b.supervisor != nil {
-		b.supervisor.close()
+	if b.parent != nil {
+		b.parent.Close()
 	}
 	if b.backend != nil {
 		errs = append(errs, b.backend.close())
@@ -361,7 +362,7 @@ func (b *Testbed) open(m *machine.Machine) error {
 	if b.opt.Groups && b.opt.Unprivileged {
 		return errors.New("experiment: memory, I/O and network are limited by control groups only: not with --unprivileged")
 	}
-	b.supervisor = newSupervisor()
+	b.parent = fork.NewParent()
 	l2, l3 := cacheBytes(m, b.places.shared)
 	var err error
 	if b.probes, err = noise.NewProbes(l2, l3); err != nil {

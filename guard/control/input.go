@@ -59,6 +59,8 @@ type Workload struct {
 	CPUs cpuset.Set
 	// Use is its CPU time per second in the last window, in CPUs; NaN if unknown.
 	Use float64
+	// Recent is that of the last few short windows; nil if unknown.
+	Recent *float64
 	// Memory is what it has in use, in bytes; 0 is unknown.
 	Memory int64
 	// Devices are the block devices that it uses, and how much.
@@ -85,6 +87,14 @@ type Workload struct {
 	// Writer is who else writes settings of the group, for events: "the kubelet"; "" is not
 	// known.
 	Writer string
+}
+
+// recently is its use by the newest windows.
+func (w *Workload) recently() float64 {
+	if w.Recent != nil {
+		return *w.Recent
+	}
+	return w.Use
 }
 
 // Host is what the loop has to know of the host in the last window.

@@ -275,6 +275,8 @@ type runner struct {
 	loop     *control.Loop
 	events   []control.Event
 	near     bool // these are the short windows, and the victim is judged by them
+	unread   bool // they do not read what groups use
+	lags     bool // what the long windows read of neighbours was before these began
 }
 
 func (w *world) runner(c control.Config) *runner {
@@ -321,6 +323,15 @@ func (r *runner) step() {
 	in.Symptoms = r.detector
 	if r.near {
 		in.Near, in.Closely = true, func(string, detect.Resource) bool { return true }
+		for i := range in.Workloads {
+			w := &in.Workloads[i]
+			if use := w.Use; !r.unread {
+				w.Recent = &use
+			}
+			if r.lags && w.Group != victim {
+				w.Use = 0.1
+			}
+		}
 	}
 	r.events = append(r.events, r.loop.Step(context.Background(), in)...)
 }

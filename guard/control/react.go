@@ -89,7 +89,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.near != l.in.Near {
 		return
 	}
-	if l.spares(at, f.Suspect) {
+	if f = l.heavier(at, f); l.spares(at, f.Suspect) {
 		return
 	}
 	at.found = l.now
@@ -107,7 +107,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if !outweighed && (at.phase == Verifying || at.phase == Relaxing) {
 		return
 	}
-	if l.cfg.Mode == Preview && slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == f.Suspect }) {
+	if l.cfg.Mode == Preview && at.against(f.Suspect) {
 		return
 	}
 	on := f.Suspect
@@ -135,16 +135,61 @@ func (at *escalation) holds(suspect string) bool {
 	return len(at.steps) > 0 && at.steps[len(at.steps)-1].action.Suspect == suspect
 }
 
-// spares reports whether a suspect is left alone beside steps against others, of which the last is
-// not on probation: it uses less than 0.25 CPUs, or less than half of both what the group of that
-// step did and what the victim does. What a hog uses grows once another yields to it.
+// heavier returns a finding about the CPU as one about another group, if its suspect uses little beside that: by
+// the short windows the other uses twice as much, the victim waits for it at least half as long, and something
+// can be done about it.
+func (l *Loop) heavier(at *escalation, f *detect.Finding) *detect.Finding {
+	suspect := l.byGroup[f.Suspect]
+	if at.resource != detect.CPU || suspect == nil || suspect.Recent == nil || at.against(f.Suspect) {
+		return f
+	}
+	own := l.delayBefore(at, f.Suspect, agreeing)
+	most, part := suspect, 0.0
+	for i := range l.in.Workloads {
+		w := &l.in.Workloads[i]
+		if w.Group == at.victim || w.Recent == nil || *w.Recent < max(2**suspect.Recent, *most.Recent) {
+			continue
+		}
+		other := l.delayBefore(at, w.Group, agreeing)
+		if own.probed && other.probed && other.part >= half*own.part && l.curable(at, f, w.Group) {
+			most, part = w, other.part/own.part
+		}
+	}
+	if most == suspect {
+		return f
+	}
+	about := *f
+	about.Suspect, about.Share, about.Confidence = most.Group, min(part*f.Share, 1), min(part, 1)*f.Confidence
+	about.Evidence = slices.Clone(f.Evidence)
+	for i := range about.Evidence {
+		if e := &about.Evidence[i]; e.Signal == detect.QueueShare {
+			e.Subject.Name, e.Value = most.Group, about.Share
+		}
+	}
+	return &about
+}
+
+// spares reports whether a suspect against which no step is taken is left alone: it uses less than 0.25 CPUs by the
+// short windows. Or beside steps against others, of which the last is not on probation, it uses less than that by
+// any window, or less than half of both what the group of that step did and what the victim does. What a
+// hog uses grows once another yields to it.
 func (l *Loop) spares(at *escalation, suspect string) bool {
 	victim, w := l.byGroup[at.victim], l.byGroup[suspect]
-	if len(at.steps) == 0 || at.resource != detect.CPU || w == nil || at.onProbation(false) ||
-		slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == suspect }) {
+	if at.resource != detect.CPU || w == nil || at.against(suspect) {
 		return false
 	}
-	return w.Use < max(greedy, min(at.steps[len(at.steps)-1].use, victim.Use)/2)
+	if w.Recent != nil && *w.Recent < greedy {
+		return true
+	}
+	if len(at.steps) == 0 || at.onProbation(false) {
+		return false
+	}
+	return w.recently() < max(greedy, min(at.steps[len(at.steps)-1].use, victim.Use)/2)
+}
+
+// against reports whether a step is taken against a suspect.
+func (at *escalation) against(suspect string) bool {
+	return slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == suspect })
 }
 
 // onProbation reports whether the last step has not shown that it helps; of one that costs
@@ -163,8 +208,13 @@ func (l *Loop) outweighed(at *escalation, f *detect.Finding) bool {
 		return false
 	}
 	now := l.delayBefore(at, f.Suspect, lookBack)
-	return now.probed && now.part > last.delay.part && slices.ContainsFunc(f.Remedies, func(name detect.Remedy) bool {
-		_, reason := l.propose(at, name, f.Suspect, at.held(f.Suspect, name))
+	return now.probed && now.part > last.delay.part && l.curable(at, f, f.Suspect)
+}
+
+// curable reports whether one of the remedies of a finding can be applied next to a group.
+func (l *Loop) curable(at *escalation, f *detect.Finding, group string) bool {
+	return slices.ContainsFunc(f.Remedies, func(name detect.Remedy) bool {
+		_, reason := l.propose(at, name, group, at.held(group, name))
 		return reason == ""
 	})
 }
@@ -186,7 +236,7 @@ func (l *Loop) escalate(ctx context.Context, at *escalation, f *detect.Finding, 
 		}
 		w := l.byGroup[a.Group]
 		s := step{
-			action: a, remedy: l.remedy(name), strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: w.Use, memory: w.Memory,
+			action: a, remedy: l.remedy(name), strength: symptom.Strength, confidence: f.Confidence, evidence: f.Evidence, use: w.recently(), memory: w.Memory,
 		}
 		if symptom.Typical > 0 {
 			s.strength = symptom.Typical

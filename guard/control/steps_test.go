@@ -715,3 +715,55 @@ func TestSparesWhoUsesLittle(t *testing.T) {
 		})
 	}
 }
+
+// By the short windows a group is left alone that uses little. Another group is acted on in its place that uses twice as
+// much and costs the victim half as much, if something can be done about that one.
+func TestSparesByRecentUse(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		use         float64 // of mail
+		wait        float64 // that batch costs; mail costs 1
+		unread, not bool    // use is not read; nothing can be done about batch
+		lags        bool    // the long windows have not seen them yet
+		acted       string  // on which, in this order
+	}{
+		{name: "uses little", use: 0.2},
+		{name: "uses more", use: 0.3, acted: "mail"},
+		{name: "use is not read", use: 0.2, unread: true, acted: "mail"},
+		{name: "beside a hog", use: 0.45, wait: 0.7, acted: "batch"},
+		{name: "beside a hog, at once", use: 0.45, wait: 0.7, lags: true, acted: "batch"},
+		{name: "beside a hog, a second one", use: 0.9, wait: 0.7, lags: true, acted: "batch mail"},
+		{name: "beside a group that uses less than twice as much", use: 1.1, wait: 0.7, acted: "mail batch"},
+		{name: "beside a hog that costs little", use: 0.9, wait: 0.3, acted: "mail batch"},
+		{name: "beside a hog that is protected", use: 0.9, wait: 0.7, not: true, acted: "mail"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				mail, batch := hog("pods/mail", 1), hog("pods/batch", c.wait)
+				mail.use, batch.use = c.use, 2
+				mail.on, batch.on = from(time.Minute), func(since time.Duration) bool { return c.wait > 0 && since >= time.Minute }
+				w := newWorld(t, 4, 100*time.Millisecond, mail, batch)
+				w.workloads[2].Protected = c.not
+				cfg := enforce()
+				cfg.Near = w.window
+				r := w.runner(cfg)
+				r.near, r.unread, r.lags = true, c.unread, c.lags
+				r.run(time.Minute)
+				var acted []string
+				for _, e := range r.run(10 * time.Second) {
+					if name := strings.TrimPrefix(e.Victim+e.Suspect, victim+"pods/"); e.Outcome == control.Applied && !slices.Contains(acted, name) {
+						acted = append(acted, name)
+						if last := e.Evidence[len(e.Evidence)-1]; e.Suspect != e.Action.Group || last.Subject.Name != e.Suspect || last.Signal != detect.QueueShare {
+							t.Errorf("%v: by %v", e, e.Evidence)
+						}
+					}
+				}
+				if strings.Join(acted, " ") != c.acted {
+					t.Errorf("acted on %q, want %q: %s", acted, c.acted, told(r.events))
+				}
+			})
+		})
+	}
+}

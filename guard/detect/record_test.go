@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 	"berth.dev/berth/watch/proc"
@@ -209,12 +210,11 @@ func (r *recorder) start(group, load string) {
 	r.t.Helper()
 	cmd := exec.CommandContext(context.Background(), os.Args[0])
 	cmd.Env = append(os.Environ(), loadVariable+"="+load)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	hold, err := cmd.StdinPipe()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := fork.Start(cmd); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {

@@ -1,8 +1,10 @@
 package observe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"berth.dev/berth/cpuset"
@@ -87,8 +89,9 @@ func near() cgroupstat.Set {
 
 // TickNear appends the samples of now that are worth reading several times a second: of
 // the host, and of the groups in focus CPU use, throttling, pressure, run delay, and
-// what the run-queue probe tells while it is armed by Arm. What Tick has read of a group
-// at the same time is not read a second time.
+// what the run-queue probe tells while it is armed by Arm. Of the groups for which those
+// wait longest it appends CPU use. What Tick has read of a group at the same time is not
+// read a second time.
 func (o *Observer) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	to, err := o.files.read(now, to)
 	errs := []error{err}
@@ -104,6 +107,8 @@ func (o *Observer) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, 
 	}
 	if o.armed {
 		to, err = o.readQueue(now, to)
+		errs = append(errs, err)
+		to, err = o.readSuspects(now, to)
 		errs = append(errs, err)
 	}
 	o.last = now
@@ -124,6 +129,40 @@ func (o *Observer) readQueue(now watch.Time, to []watch.Sample) ([]watch.Sample,
 		return to, err
 	}
 	return to, o.queue.tell()
+}
+
+const (
+	// maxSuspects is of how many groups that one in focus waits for longest the CPU use is read, and
+	// suspected for how long it is read on.
+	maxSuspects = 2
+	suspected   = 400 * watch.Millisecond
+)
+
+// readSuspects appends the CPU use of the groups for which those in focus waited longest of late.
+func (o *Observer) readSuspects(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	if o.queue == nil {
+		clear(o.suspects)
+		return to, nil
+	}
+	for _, waits := range o.queue.waits {
+		lately := slices.DeleteFunc(sortedKeys(waits), func(group string) bool {
+			w := waits[group]
+			return w.grown < now || w.lately == 0 || !o.groups[group] || o.focus[group] != nil
+		})
+		slices.SortStableFunc(lately, func(a, b string) int { return cmp.Compare(waits[b].lately, waits[a].lately) })
+		for _, group := range lately[:min(maxSuspects, len(lately))] {
+			o.suspects[group] = now
+		}
+	}
+	maps.DeleteFunc(o.suspects, func(_ string, last watch.Time) bool { return now-last > suspected })
+	var errs []error
+	use := cgroupstat.SetOf(cgroupstat.Usage)
+	for _, group := range sortedKeys(o.suspects) {
+		var err error
+		to, err = o.stats.SampleGroup(now, group, cgroupstat.Request{Read: use, Fresh: use}, to)
+		errs = append(errs, ignoreGone(err)) // the next tick finds it gone
+	}
+	return to, errors.Join(errs...)
 }
 
 // Arm attaches the run-queue probe for the groups in focus, or detaches it. An error

@@ -94,6 +94,8 @@ type Observer struct {
 	armed   bool       // by Arm
 	queueAt watch.Time // when it was last read
 
+	suspects map[string]watch.Time // groups for which those in focus wait: when they last did
+
 	triggers  *proc.Triggers // nil until WakeAt
 	wakeOlder int            // how many of wakeWindows this kernel does not take
 }
@@ -122,7 +124,7 @@ func Open(c Config) (*Observer, error) {
 	o := &Observer{
 		cfg: c, host: root.FS(), site: Site{Root: c.Root, Tree: filepath.Join(c.Root, usage.Dir), Packets: c.Packets},
 		groups: map[string]bool{}, sets: map[string]kernel.File{}, told: map[string]watch.Time{},
-		stalls: stalls(), focus: map[string]*Readers{},
+		stalls: stalls(), focus: map[string]*Readers{}, suspects: map[string]watch.Time{},
 	}
 	for controller, dir := range map[string]*string{cgroup.CPU: &o.cpuTree, cgroup.CPUSet: &o.cpuset} {
 		if h, ok := host.Hierarchy(controller); ok {

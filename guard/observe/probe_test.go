@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -303,4 +304,62 @@ func TestTickNear(t *testing.T) {
 	if got := used(o.TickNear(2*watch.Second, nil)); len(got) != 1 {
 		t.Errorf("a group that is gone tells %v", got)
 	}
+}
+
+// Of the groups for which one in focus waits longest the CPU use is read as often as that one's, and for a while
+// after it has waited for them.
+func TestTickNearReadsSuspects(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	for i, group := range []string{"little", "more", "most"} {
+		write(t, root, map[string]string{cgroupDir + group + "/cpu.stat": fmt.Sprintf("usage_usec %d000000\n", i+1)})
+	}
+	o := open(t, root)
+	if err := o.Focus([]string{"a.slice/api"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Tick(watch.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	p := &fakeProbe{names: map[uint64]string{2: "/a.slice/api", 3: "/little", 4: "/more", 5: "/most", 6: "/unknown", 7: "/"}}
+	o.queue, o.armed = newQueue(p, filepath.Join(root, cgroupDir)), true
+	now := watch.Second
+	tick := func(wait map[uint64]time.Duration, want ...string) {
+		t.Helper()
+		g := runq.Group{Path: "/a.slice/api", ID: 2, Added: time.Unix(1, 0)}
+		for id, wait := range wait {
+			g.Shares = append(g.Shares, runq.Share{Culprit: runq.Culprit(id), Wait: wait})
+		}
+		p.snapshot = runq.Snapshot{Groups: []runq.Group{g}}
+		now += 100 * watch.Millisecond
+		samples, err := o.TickNear(now, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range samples {
+			if s.Quantity == watch.CPUTime && s.Subject.Scope == watch.Group && s.Subject.Name != "a.slice/api" {
+				got = append(got, fmt.Sprint(s.Subject.Name, " ", s.Value))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("at %v: %v, want %v", now, got, want)
+		}
+	}
+	waits := map[uint64]time.Duration{2: time.Second, 3: 1 * time.Millisecond, 4: 2 * time.Millisecond, 5: 4 * time.Millisecond, 6: time.Second, 7: time.Second}
+	tick(waits, "more 2", "most 3")
+	write(t, root, map[string]string{cgroupDir + "most/cpu.stat": "usage_usec 3050000\n"})
+	waits[3] += 5 * time.Millisecond
+	tick(waits, "little 1", "more 2", "most 3.05")
+	for range 3 {
+		tick(waits, "little 1", "more 2", "most 3.05")
+	}
+	tick(waits, "little 1")
+	tick(waits)
+	waits[4] += time.Millisecond
+	tick(waits, "more 2")
+	if err := o.remove("more"); err != nil {
+		t.Fatal(err)
+	}
+	tick(waits)
 }

@@ -55,6 +55,7 @@ type queue struct {
 type wait struct {
 	seconds float64
 	grown   watch.Time // when it last did
+	lately  float64    // by how much, then
 }
 
 // probe is what a queue needs of a *runq.Probe.
@@ -279,8 +280,12 @@ func (q *queue) samples(now, before watch.Time, g, since *runq.Group, to []watch
 		if isNew {
 			add(before, watch.QueuedBy, 0, w)
 		}
-		waits[w].seconds += wait.Seconds()
-		waits[w].grown = now
+		of := waits[w]
+		if of.grown < now {
+			of.grown, of.lately = now, 0
+		}
+		of.seconds += wait.Seconds()
+		of.lately += wait.Seconds()
 	}
 	for _, share := range since.Shares {
 		if id, ok := share.Culprit.Group(); ok {

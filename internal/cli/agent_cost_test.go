@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/fork"
 )
 
 const (
@@ -124,8 +126,7 @@ func startCost(t *testing.T, log *os.File, program string, args ...string) *exec
 	for {
 		cmd := exec.Command(program, args...)
 		cmd.Stdout, cmd.Stderr = log, log
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := cmd.Start(); err != nil {
+		if err := fork.Start(cmd); err != nil {
 			t.Fatal(err)
 		}
 		ended := make(chan error, 1)

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/watch"
 )
@@ -265,7 +266,7 @@ func TestFind(t *testing.T) {
 func spinner(t *testing.T, name string) {
 	t.Helper()
 	cmd := exec.Command(fakekernel.Shell(t, name), "-c", spinning)
-	if err := startHere(cmd); err != nil {
+	if err := fork.Start(cmd); err != nil {
 		t.Skip(err)
 	}
 	t.Cleanup(func() {

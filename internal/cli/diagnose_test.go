@@ -7,15 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/internal/golden"
 )
 
@@ -132,35 +130,13 @@ func (g *liveGroups) write(file, value string) {
 	}
 }
 
-// starts are made by a thread that lives as long as this process: the kernel kills a child with a
-// parent death signal when the thread that started it ends (prctl(2)), as those do that look into
-// the network namespaces of others.
-var starts = sync.OnceValue(func() chan<- func() {
-	c := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for start := range c {
-			start()
-		}
-	}()
-	return c
-})
-
-// startHere starts a process that ends with this one.
-func startHere(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	starts() <- func() { started <- cmd.Start() }
-	return <-started
-}
-
 // start runs a shell command in a group, on one CPU, until the test ends.
 func (g *liveGroups) start(group, script string) (pid int) {
 	g.t.Helper()
 	cmd := exec.Command("taskset", "-c", g.cpu, "sh", "-c", "read go; "+script)
 	hold, err := cmd.StdinPipe()
 	if err == nil {
-		err = startHere(cmd)
+		err = fork.Start(cmd)
 	}
 	if err != nil {
 		g.t.Skip(err)

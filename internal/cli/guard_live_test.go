@@ -21,6 +21,7 @@ import (
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fork"
 )
 
 // livePart makes the test binary play a part: "spin", "serve SOCKET" or "load SOCKET".
@@ -155,7 +156,6 @@ func runLive(t *testing.T, program string, outsiders int) string {
 	part := func(part string) *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), livePart+"="+part, "GOMAXPROCS=2")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		return cmd
 	}
 	socket := filepath.Join(t.TempDir(), "web")
@@ -167,7 +167,7 @@ func runLive(t *testing.T, program string, outsiders int) string {
 	g.start(t, g.top+"/client", load)
 	for range outsiders {
 		spin := part("spin")
-		if err := spin.Start(); err != nil {
+		if err := fork.Start(spin); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {

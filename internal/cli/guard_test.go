@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/observe"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/watch"
 )
 
@@ -298,7 +299,7 @@ func (g *guardHost) start(t *testing.T, group string, cmd *exec.Cmd) {
 	}
 	cmd.Args = append([]string{"sh", "-c", script + `exec "$@"`, "sh", program}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
-	if err := cmd.Start(); err != nil {
+	if err := fork.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

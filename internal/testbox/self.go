@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"berth.dev/berth/internal/fork"
 )
 
 // T is what a test gives: a *testing.T.
@@ -24,11 +26,11 @@ type T interface {
 }
 
 // Self is this test binary once more, in a role that an environment variable names, and in new
-// namespaces (CLONE_NEWNET, ...). It dies with the thread that starts it.
+// namespaces (CLONE_NEWNET, ...). fork.Start starts it.
 func Self(t T, variable, role string, namespaces uintptr, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), variable+"="+role)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -40,7 +42,10 @@ func Again(t T, variable, role string, namespaces uintptr) {
 	cmd := Self(t, variable, role, namespaces, "-test.run=^"+t.Name()+"$", "-test.v")
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
+	err := fork.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	switch {
 	case errors.Is(err, syscall.EPERM):
 		t.Skip("no namespaces: ", err)
@@ -58,7 +63,7 @@ func Start(t T, cmd *exec.Cmd) *bufio.Scanner {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err == nil {
-		err = cmd.Start()
+		err = fork.Start(cmd)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/fork"
 )
 
 // childVariable makes the test binary one of the children below.
@@ -70,8 +72,8 @@ func start(tb testing.TB, cmd *exec.Cmd) *child {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := fork.Start(cmd); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {

@@ -10,12 +10,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/lab/stats"
 )
 
@@ -126,8 +126,7 @@ func (c Config) runWrk(script *os.File) (all []wrked, cpu time.Duration, err err
 		cmd := exec.Command(w.Program, "-t", strconv.Itoa(w.Threads), "-c", strconv.Itoa(w.Connections), "-d", fmt.Sprintf("%.0fs", c.Window.Seconds()),
 			"--timeout", fmt.Sprintf("%.0fs", wrkTimeout.Seconds()), "-s", "/proc/self/fd/3", "http://"+addr+c.Path)
 		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &outs[i], os.Stderr, []*os.File{script}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err = cmd.Start(); err != nil {
+		if err = fork.Start(cmd); err != nil {
 			err = fmt.Errorf("wrk: %w", err)
 			break
 		}

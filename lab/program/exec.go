@@ -10,12 +10,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab/load"
 )
@@ -52,8 +52,6 @@ func ServeExec(ctx context.Context, e Exec) error {
 		return fmt.Errorf("serve command: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	s := &execServer{e, make(chan func())}
-	go s.start()
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -64,7 +62,7 @@ func ServeExec(ctx context.Context, e Exec) error {
 		}
 		go func() {
 			if ownPeer(conn) {
-				_ = s.serve(conn) // the client is gone, and with it whoever cares
+				_ = e.serve(conn) // the client is gone, and with it whoever cares
 			}
 			conn.Close()
 		}()
@@ -77,22 +75,8 @@ func ownPeer(conn net.Conn) bool {
 	return err == nil && int(peer.Uid) == os.Geteuid()
 }
 
-type execServer struct {
-	Exec
-	starts chan func()
-}
-
-// start starts all runs from one thread: the kernel kills a run when the thread that started
-// it ends (prctl(2)).
-func (s *execServer) start() {
-	runtime.LockOSThread()
-	for start := range s.starts {
-		start()
-	}
-}
-
 // serve answers the requests of a connection, one by one.
-func (s *execServer) serve(conn net.Conn) error {
+func (e Exec) serve(conn net.Conn) error {
 	out, err := inMemory("output")
 	if err != nil {
 		return err
@@ -109,7 +93,7 @@ func (s *execServer) serve(conn net.Conn) error {
 		if err != nil {
 			return err
 		}
-		number, command := strings.TrimSuffix(line, "\n"), s.Command
+		number, command := strings.TrimSuffix(line, "\n"), e.Command
 		var to *os.File
 		switch number {
 		case load.Nothing:
@@ -118,7 +102,7 @@ func (s *execServer) serve(conn net.Conn) error {
 			number, to = "0", out
 		}
 		answer := "ok"
-		if err := s.run(load.Numbered(command, number), to, said); err != nil {
+		if err := e.run(load.Numbered(command, number), to, said); err != nil {
 			answer = err.Error()
 		}
 		if _, err := fmt.Fprintln(conn, answer); err != nil {
@@ -150,7 +134,7 @@ func inMemory(name string) (*os.File, error) {
 }
 
 // run runs a command. Its error says how it ended, and the last line of what it said.
-func (s *execServer) run(command string, out, said *os.File) error {
+func (e Exec) run(command string, out, said *os.File) error {
 	cmd := exec.Command("/bin/sh", "-c", command)
 	cmd.Stderr = said
 	if out != nil {
@@ -167,10 +151,8 @@ func (s *execServer) run(command string, out, said *os.File) error {
 			return err
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	s.starts <- func() { started <- cmd.Start() }
-	err := <-started
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err := fork.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

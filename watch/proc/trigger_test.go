@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel"
 )
 
@@ -179,10 +180,9 @@ func pressedGroup(t *testing.T) (dir string, start, end func()) {
 		for range 2 {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env, cmd.Stderr = append(os.Environ(), spinEnv+"=1"), os.Stderr
-			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			in, err := cmd.StdinPipe()
 			if err == nil {
-				err = cmd.Start()
+				err = fork.Start(cmd)
 			}
 			if err != nil {
 				t.Fatal(err)

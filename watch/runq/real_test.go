@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/kernel"
 	"golang.org/x/sys/unix"
 )
@@ -98,8 +98,7 @@ func write(t testing.TB, path, value string) {
 // start runs a command in a group, on one CPU, until the test ends.
 func start(t testing.TB, root, group string, cmd *exec.Cmd) (pid int) {
 	t.Helper()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := fork.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
