@@ -118,7 +118,9 @@ func TestFirstWindowAfterAnAlarm(t *testing.T) {
 		}
 		r.fast.detector.Track(detect.Workload{Group: p.web, Sensitive: true})
 		time.Sleep(10 * time.Second)
-		r.woken(10 * watch.Second)
+		if r.woken(10 * watch.Second); r.recent[p.web] == nil {
+			t.Error("what the groups use is not counted from the alarm on")
+		}
 		time.Sleep(40 * time.Millisecond)
 		near, err := p.TickNear(10*watch.Second+40*watch.Millisecond, nil)
 		if err != nil {

@@ -98,3 +98,36 @@ func TestOnePaceTells(t *testing.T) {
 		}
 	})
 }
+
+// suspected is a model whose short windows read what the hog uses: so much of what it does by the slow ones.
+type suspected struct {
+	*model
+	share float64
+}
+
+func (m suspected) TickNear(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	to, err := m.model.TickNear(now, to)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append(to, watch.Sample{Time: now, Subject: watch.Subject{Scope: watch.Group, Name: m.hog}, Quantity: watch.CPUTime, Value: m.share * m.used[m.hog]}), err
+}
+
+// Who uses little by the short windows is left alone, whatever the victim waits for it.
+func TestShortWindowsTellTheLoop(t *testing.T) {
+	t.Parallel()
+	for share, acts := range map[float64]int{1: 1, 0.05: 0} { // of 2.9 CPUs
+		synctest.Test(t, func(t *testing.T) {
+			m := suspected{newModel(), share}
+			m.hogs = 30*time.Second + 50*time.Millisecond
+			o := m.options(control.Enforce)
+			o.Sensors, o.Probe = m, ProbeAlways
+			events, errs := runFor(t, o, 40*time.Second)
+			if len(errs) > 0 {
+				t.Fatal(errors.Join(errs...))
+			}
+			if len(m.setAt) != acts {
+				t.Errorf("%g of 2.9 CPUs: idle set at %v, want %d times: %s", share, m.setAt, acts, outcomes(events))
+			}
+		})
+	}
+}

@@ -78,6 +78,89 @@ func TestSparesWhom(t *testing.T) {
 	}
 }
 
+// By the short windows a suspect is spared that uses less than a quarter of a CPU, whoever else is acted on.
+func TestSparesByShortWindows(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		recent float64
+		alter  func(l *Loop, at *escalation)
+		spared bool
+	}{
+		"less than a quarter of a CPU": {0.24, nil, true},
+		"a quarter":                    {0.25, nil, false},
+		"over memory":                  {0.1, func(_ *Loop, at *escalation) { at.resource = detect.Memory }, false},
+		"that has a step against it":   {0.1, func(_ *Loop, at *escalation) { at.steps = []step{{action: Action{Suspect: "mail"}}} }, false},
+		"beside a step, by the short ones": {2, func(l *Loop, at *escalation) {
+			l.byGroup["mail"].Use, at.steps = 0.1, []step{{action: Action{Suspect: "hog"}, use: 3}}
+		}, false},
+		"beside a step on probation": {0.1, func(_ *Loop, at *escalation) { at.steps = []step{{action: Action{Suspect: "hog"}, undecided: true}} }, true},
+	} {
+		l := paperLoop(t, 1, 2)
+		l.byGroup["mail"].Recent = &tc.recent
+		at := &escalation{victim: "web", resource: detect.CPU}
+		if tc.alter != nil {
+			tc.alter(l, at)
+		}
+		if got := l.spares(at, "mail"); got != tc.spared {
+			t.Errorf("%s: spared %v, want %v", name, got, tc.spared)
+		}
+	}
+}
+
+// When another group is acted on than the one that was found: it uses twice as much, the victim waits for it at
+// least half as long, and something can be done about it.
+func TestHeavierThanTheSuspect(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		use, part float64 // of hog; mail uses half a CPU, and the victim waits 1 s for it
+		alter     func(l *Loop, at *escalation)
+		want      string
+	}{
+		"twice the use, half the wait": {1, 0.5, nil, "hog"},
+		"less than half the wait":      {3, 0.49, nil, "mail"},
+		"less than twice the use":      {0.99, 2, nil, "mail"},
+		"over memory":                  {3, 2, func(_ *Loop, at *escalation) { at.resource = detect.Memory }, "mail"},
+		"there is a step against mail": {3, 2, func(_ *Loop, at *escalation) { at.steps = []step{{action: Action{Suspect: "mail"}}} }, "mail"},
+		"what mail uses is not known":  {3, 2, func(l *Loop, _ *escalation) { l.byGroup["mail"].Recent = nil }, "mail"},
+		"what hog uses is not known":   {3, 2, func(l *Loop, _ *escalation) { l.byGroup["hog"].Recent = nil }, "mail"},
+		"hog may not be acted on":      {3, 2, func(l *Loop, _ *escalation) { l.exempt = append(l.exempt, exempt{"hog", place.BE, true, ""}) }, "mail"},
+		"one that uses more, too":      {1, 0.5, func(l *Loop, _ *escalation) { use := 2.; l.byGroup["cron"].Recent = &use }, "cron"},
+		"one that uses less, too":      {2, 0.5, func(l *Loop, _ *escalation) { use := 1.5; l.byGroup["cron"].Recent = &use }, "hog"},
+		"by what is to be expected of its use": {3, 0, func(l *Loop, _ *escalation) {
+			l.in.Symptoms.(paperDelays)["hog"] = map[int]detect.RunDelay{agreeing: {Run: 1, Wait: 9, Others: math.NaN(), Suspect: math.NaN(), UseShare: 0.9}}
+		}, "mail"},
+	} {
+		l := paperLoop(t, 1, 0.5)
+		l.in.Workloads = append(l.in.Workloads, Workload{Group: "cron", Class: place.BE, Use: 2})
+		for i := range l.in.Workloads {
+			l.byGroup[l.in.Workloads[i].Group] = &l.in.Workloads[i]
+		}
+		half := 0.5
+		l.byGroup["mail"].Recent, l.byGroup["hog"].Recent = &half, &tc.use
+		own := 9.
+		l.byGroup["web"].Recent = &own
+		l.in.Symptoms = paperDelays{
+			"mail": {agreeing: probed(3, 1)}, "hog": {agreeing: probed(3, tc.part)}, "cron": {agreeing: probed(3, 0.6)}, "web": {agreeing: probed(3, 3)},
+		}
+		at := &escalation{victim: "web", resource: detect.CPU}
+		if tc.alter != nil {
+			tc.alter(l, at)
+		}
+		f := &detect.Finding{
+			Victim: "web", Suspect: "mail", Resource: detect.CPU, Remedies: []detect.Remedy{detect.Weight}, Share: 0.6, Confidence: 0.5,
+			Evidence: []detect.Evidence{{Signal: detect.WaitRatio, Value: 0.7}, {Signal: detect.QueueShare, Value: 0.6}},
+		}
+		f.Evidence[1].Subject.Name = "mail"
+		got := l.heavier(at, f)
+		if got.Suspect != tc.want || f.Suspect != "mail" || f.Evidence[1].Subject.Name != "mail" {
+			t.Errorf("%s: %q, want %q; the finding has %q", name, got.Suspect, tc.want, f.Suspect)
+		}
+		if e := got.Evidence; tc.want != "mail" && (e[0].Value != 0.7 || e[1].Subject.Name != tc.want || e[1].Value != got.Share || got.Share >= 0.6 || got.Confidence >= 0.5) {
+			t.Errorf("%s: share %g, %g sure, evidence %+v", name, got.Share, got.Confidence, e)
+		}
+	}
+}
+
 // That one is found who is left alone puts off no trial of what is done about another.
 func TestSparedPutsOffNothing(t *testing.T) {
 	t.Parallel()
