@@ -133,3 +133,18 @@ func TestFirstWindowAfterAnAlarm(t *testing.T) {
 		}
 	})
 }
+
+// Only what the kernel was asked for is an alarm.
+func TestAlarmOfWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	r, err := New(newModel().options(control.Observe))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.alarms.asked = map[string]float64{"a": 0.5}
+	for group, alarm := range map[string]bool{"a": true, "b": false} {
+		if got := r.heard(told{group, false}); got != alarm {
+			t.Errorf("%s: an alarm %v, want %v", group, got, alarm)
+		}
+	}
+}
