@@ -161,6 +161,23 @@ func TestReleaseIsRetried(t *testing.T) {
 	})
 }
 
+// A trial that could not begin is told as what has failed, and not as a trial.
+func TestTrialThatCannotBegin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.use = 0.2
+		w := at100(t, n)
+		r := w.runner(enforce())
+		want(t, r.run(onset+5*time.Second), "applied weight pods/batch: idle\nkept weight pods/batch: idle\n")
+		w.fail = func(int, string) error { return errRefused }
+		events := r.run(time.Minute)
+		if got := told(events); !strings.Contains(got, "failed weight pods/batch") || strings.Contains(got, "on_trial") {
+			t.Errorf("%s, want it to fail, and no trial", got)
+		}
+	})
+}
+
 var hosts = flag.Int("hosts", 10, "random hosts to try")
 
 // Random hosts: the world checks at each write that floors, classes and

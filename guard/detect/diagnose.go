@@ -380,7 +380,7 @@ func (w *workload) noteCrowd() {
 		w.full = 0
 	case own > 0:
 		w.full = w.to
-		if w.ownFrom > 0 && w.to-w.ownFrom <= fullWindows*(w.to-w.from) {
+		if w.to-w.ownFrom <= fullWindows*(w.to-w.from) {
 			w.ownUntil, w.ownFrom = 0, 0
 		}
 	}

@@ -234,6 +234,35 @@ func TestBurstBeforeACrowd(t *testing.T) {
 	}
 }
 
+// One that is known by the CPU time that it uses stays one though others have most of its CPUs right after.
+func TestBurstByUseStays(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		usual float64 // CPU time, at first; it uses 1
+		first signalsOf
+		burst bool
+	}{
+		"its threads wait":    {1, signalsOf{SelfQueued: 0.7, ForeignQueued: 0.3}, false},
+		"twice the usual use": {0.5, signalsOf{SelfQueued: 0.7, ForeignQueued: 0.3}, true},
+		"full CPUs":           {1, signalsOf{SelfQueued: 0.7, ForeignQueued: 0.3, OwnUse: 0.8}, true},
+	} {
+		now := signalsOf{WaitRatio: 0.5, Imposed: 0.15}
+		maps.Copy(now, tc.first)
+		w, _ := judged(t, signalsOf{}, now)
+		w.ownUntil, w.queued.net, w.usualUse = 0, 9, Mean{N: enough, Mean: tc.usual}
+		(&Detector{}).diagnoseUse(w, true)
+		if !(w.to < w.ownUntil) {
+			t.Errorf("%s: no burst", name)
+		}
+		w.from, w.to = w.to, w.to+w.to-w.from
+		w.usualUse.Mean = 1
+		w.value[OwnUse], w.value[SelfQueued], w.value[ForeignQueued] = 0.5, 0, 0.3
+		if (&Detector{}).diagnoseUse(w, true); (w.to < w.ownUntil) != tc.burst {
+			t.Errorf("%s: a burst of its own until %v, at %v; want one: %t", name, w.ownUntil, w.to, tc.burst)
+		}
+	}
+}
+
 // Who has most of the workload's full CPUs is to blame for what its threads wait for each other, too, if
 // they wait long enough for one group.
 func TestCrowdedTogether(t *testing.T) {
@@ -258,6 +287,7 @@ func TestCrowdedTogether(t *testing.T) {
 		"as usual, by how it varies": {0.5, 0, map[string]float64{"web": 4, "old": 3, "mail": 0}, "", 0},
 		"CPUs wake up, mostly":       {0.5, 0, map[string]float64{"web": 0, "hog": 1.4, "mail": 0.1}, "", 0},
 		"in no group":                {0.5, 0, map[string]float64{"web": 4, "hog": 0, Outside: 2}, Outside, 1},
+		"much behind others itself":  {0.5, 0, map[string]float64{"web": 3, "hog": 2, "mail": 0}, "hog", 2 / 4.8}, // by its part of the whole
 	} {
 		d := queuing(t, usual, tc.then)
 		w := d.byGroup["web"]

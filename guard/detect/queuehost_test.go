@@ -31,6 +31,8 @@ const (
 	longSlice, shortSlice = 4 * time.Millisecond, 1500 * time.Microsecond
 	// balanceEvery is about how often two busy CPUs of a kernel compare their loads.
 	balanceEvery = 32 * time.Millisecond
+	// idleLooks is how long a CPU is idle before it takes over tasks that stay where they are: a tick of the kernel.
+	idleLooks = 4 * time.Millisecond
 )
 
 type queueGroup struct {
@@ -47,12 +49,19 @@ type queueGroup struct {
 	backlog int     // requests that wait for a worker
 	beside  float64 // how often a worker goes on beside the thread that woke it up, where no CPU is idle
 	idle    []int   // the CPUs that idle workers ran on last, who became idle last at the end; nil where each goes to the shortest queue
+	clumps  float64 // how often a task wakes up where another one of its runs, though a CPU is idle
+	stays   bool    // a CPU that is idle for a short time only takes none of its tasks over
+	// Tasks that never end run in the first part of their periods alone, and lose one for which they come too
+	// late, as those of the lab do; wakes is when those wake up that sleep, 0 is awake.
+	every, each time.Duration
+	wakes       []time.Duration
 }
 
 type queueTask struct {
 	group *queueGroup
 	left  time.Duration
 	since time.Duration // waits from then on
+	paced int           // of a group with periods, which of its tasks it is
 }
 
 // queueCPU is one CPU: first of all of on runs.
@@ -62,7 +71,8 @@ type queueCPU struct {
 	tasks  int
 	ran    time.Duration // without a pause
 	busy   time.Duration
-	floor  float64 // of what shares have run
+	idle   time.Duration // without a pause
+	floor  float64       // of what shares have run
 }
 
 // queueShare is what the CPU goes round by: a group's tasks on it, or one in no group.
@@ -114,7 +124,9 @@ func (h *queueHost) length(g *queueGroup) time.Duration {
 
 func (h *queueHost) add(t *queueTask) {
 	at := 0
-	if len(t.group.idle) > 0 {
+	if beside := h.clump(t.group); beside >= 0 {
+		at = beside
+	} else if len(t.group.idle) > 0 {
 		at = h.wake(t.group)
 	} else {
 		at = h.shortest()
@@ -122,6 +134,18 @@ func (h *queueHost) add(t *queueTask) {
 	t.group.queued++
 	t.since = h.now
 	h.cpus[at].add(t, h.slice)
+}
+
+// clump is the CPU on which a task goes beside another of its group whatever is idle; -1 for none.
+func (h *queueHost) clump(g *queueGroup) int {
+	if g.clumps == 0 || h.r.Float64() >= g.clumps {
+		return -1
+	}
+	at := slices.IndexFunc(h.cpus, func(c queueCPU) bool { return c.on != nil && c.on.group == g })
+	if n := len(g.idle); at >= 0 && n > 0 {
+		g.idle = g.idle[:n-1]
+	}
+	return at
 }
 
 // shortest is the CPU with the fewest tasks, one of those by chance.
@@ -181,15 +205,16 @@ func (g *queueGroup) weight() float64 {
 	return 1 / float64(g.queued)
 }
 
-// take removes the task that has waited longest, of a group or of all (nil); nil where none waits.
-func (c *queueCPU) take(g *queueGroup) (t *queueTask) {
+// take removes the task that has waited longest, of a group or of all (nil), those that stay where they are or
+// not; nil where none waits.
+func (c *queueCPU) take(g *queueGroup, staying bool) (t *queueTask) {
 	var of *queueShare
 	for _, s := range c.shares {
 		first := 0
 		if s == c.on {
 			first = 1
 		}
-		if len(s.tasks) > first && (g == nil || s.group == g) && (t == nil || s.tasks[first].since < t.since) {
+		if len(s.tasks) > first && (g == nil && (staying || !s.group.stays) || s.group == g) && (t == nil || s.tasks[first].since < t.since) {
 			t, of = s.tasks[first], s
 		}
 	}
@@ -230,8 +255,15 @@ func (h *queueHost) step() {
 		if g.request == 0 {
 			if !g.begun && g.tasks > 0 && h.now >= g.start {
 				g.begun = true
-				for range g.tasks {
-					h.add(&queueTask{group: g, left: math.MaxInt64})
+				g.wakes = make([]time.Duration, g.tasks)
+				for i := range g.tasks {
+					h.add(&queueTask{group: g, left: math.MaxInt64, paced: i})
+				}
+			}
+			for i, at := range g.wakes {
+				if at > 0 && h.now >= at {
+					g.wakes[i] = 0
+					h.add(&queueTask{group: g, left: math.MaxInt64, paced: i})
 				}
 			}
 			continue
@@ -246,9 +278,12 @@ func (h *queueHost) step() {
 	for i := range h.cpus {
 		c := &h.cpus[i]
 		if c.on == nil && c.tasks == 0 { // an idle CPU takes what waits beside the longest queue
-			if t := h.longest(i).take(nil); t != nil {
+			c.idle += tickStep
+			if t := h.longest(i).take(nil, c.idle >= idleLooks); t != nil {
 				c.add(t, h.slice)
 			}
+		} else {
+			c.idle = 0
 		}
 		if c.on == nil {
 			h.pick(c)
@@ -287,7 +322,7 @@ func (h *queueHost) balance() {
 			c := &h.cpus[i]
 			for j := range h.cpus {
 				if o := &h.cpus[j]; len(c.of(g)) > len(o.of(g))+1 {
-					o.add(c.take(g), h.slice)
+					o.add(c.take(g, true), h.slice)
 				}
 			}
 		}
@@ -307,6 +342,13 @@ func (c *queueCPU) of(g *queueGroup) (all []*queueTask) {
 // run lets the one who has the CPU run for a tickStep.
 func (h *queueHost) run(c *queueCPU) {
 	s, on := c.on, c.on.tasks[0]
+	if g := s.group; g.every > 0 {
+		period := h.now - g.start - g.every*time.Duration(on.paced)/time.Duration(g.tasks)
+		if over := (period%g.every + g.every) % g.every; over+tickStep >= g.each {
+			g.wakes[on.paced] = h.now - over + g.every
+			on.left = 0
+		}
+	}
 	s.ran += float64(tickStep) / (float64(len(s.tasks)) * s.group.weight())
 	s.group.used += tickStep
 	on.left -= tickStep

@@ -24,6 +24,25 @@ type shortOutcome struct {
 	named string        // the group that is accused so first, from the onset on
 	rose  string        // the one that the simple baseline blames first, from the onset on
 	took  time.Duration // from the onset until a culprit is accused first; 0 is never
+	since spent         // from the onset on, per second
+	until spent         // before
+}
+
+// spent is what the victim used, and waited behind its own tasks and behind groups that are to blame, in seconds.
+type spent struct{ used, self, culprits float64 }
+
+// spent is that so far.
+func (h *queueHost) spent(culprits []string) (s spent) {
+	s.used, s.self = h.groups[0].used.Seconds(), h.by[simVictim].Seconds()
+	for _, who := range culprits {
+		s.culprits += h.by[who].Seconds()
+	}
+	return s
+}
+
+// per is that since a time before, per second.
+func (s spent) per(before spent, length time.Duration) spent {
+	return spent{(s.used - before.used) / length.Seconds(), (s.self - before.self) / length.Seconds(), (s.culprits - before.culprits) / length.Seconds()}
 }
 
 // rising is the simple baseline of the lab's protocol: it blames, every 200 ms, the group other than
@@ -72,7 +91,11 @@ func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows in
 	d.Track(detect.Workload{Group: simVictim, CPUs: cpuset.MustParse(fmt.Sprintf("0-%d", cpus-1)), Sensitive: true})
 	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, cpus: make([]queueCPU, cpus), by: map[string]time.Duration{}, slice: slice}
 	baseline := rising{used: map[string]time.Duration{}, rates: map[string][]float64{}}
+	at, learnt := spent{}, time.Duration(0)
 	for range windows {
+		if learnt == 0 && h.now+window > onset {
+			at, learnt = h.spent(scene.culprits), h.now
+		}
 		for end := h.now + window; h.now < end; {
 			if h.step(); h.now%riseEvery == 0 && h.now > time.Second { // both queues are empty at first
 				if who := baseline.look(groups); o.rose == "" && h.now > onset {
@@ -94,6 +117,9 @@ func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows in
 				o.named = f.Suspect
 			}
 		}
+	}
+	if learnt > 0 && h.now > learnt {
+		o.until, o.since = at.per(spent{}, learnt), h.spent(scene.culprits).per(at, h.now-learnt)
 	}
 	return o
 }
