@@ -173,6 +173,10 @@ func (p *processes) measure(ctx context.Context, cfg load.Config, hooks Hooks, r
 	return p.observe(ctx, at+cfg.Settle.Nanoseconds(), cfg, round)
 }
 
+// reportLimit is how long the generator may take from the end of a window until it has reported: a window
+// of half an hour was not reported within a minute on a busy host.
+func reportLimit(cfg load.Config) time.Duration { return cfg.Grace + startLimit + cfg.Window/10 }
+
 // observe reads the counters at both ends of the window, which opens at an instant, and
 // what others take of each bin; the settings in its middle; the generator's report.
 func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, round *Round) error {
@@ -207,7 +211,7 @@ func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, r
 	if err != nil {
 		return err
 	}
-	if err := p.generator.receive(ctx, cfg.Grace+startLimit, &round.Load); err != nil {
+	if err := p.generator.receive(ctx, reportLimit(cfg), &round.Load); err != nil {
 		return err
 	}
 	after.since(before, round, p.bed.places.shared)
