@@ -145,6 +145,7 @@ func Rooms() []Room {
 		{Path: "internal/golden"},
 		{Path: "internal/jsonschema"},
 		{Path: "internal/layers"},
+		{Path: "internal/browser"},
 		{Path: "internal/debian"},
 		{Path: "internal/testbox", May: []string{"kernel"}},
 		{Path: "internal/vmtest", May: []string{"cpuset"}},
