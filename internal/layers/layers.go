@@ -184,7 +184,7 @@ func OwnedImports() []Owned {
 		{"github.com/containerd/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"google.golang.org/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"k8s.io/", []string{"kube/api", "kube/publish"}, "only these know objects of Kubernetes"},
-		{"testing", []string{"internal/golden", "internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
+		{"testing", []string{"internal/browser", "internal/golden", "internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}
 }
 

@@ -132,7 +132,7 @@ func (a *Analysis) unlimited(x *Experiment, at int) string {
 		c, against := e.config(p.Config), e.config(p.Against)
 		v := a.verdict(e, at, c.Name, against.Name).Verdict
 		switch {
-		case v == stats.Better && slices.Contains(harmed, against.Name) && c.Burst > against.Burst && c.Limit == against.Limit && c.Servers == against.Servers:
+		case v == stats.Better && slices.Contains(harmed, against.Name) && !slices.Contains(harmed, c.Name) && c.Burst > against.Burst && c.Limit == against.Limit && c.Servers == against.Servers:
 			saving = append(saving, c.Name)
 		case v == stats.Worse && slices.Contains(harmed, c.Name) && !slices.Contains(harmed, against.Name) && against.Limit > c.Limit && against.Servers < c.Servers:
 			larger = append(larger, against.Name)

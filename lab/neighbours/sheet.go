@@ -252,7 +252,11 @@ func (a *analysis) cures(sorted []Pattern) string {
 		case "":
 			var words []string
 			for _, word := range a.patterns[i].program.Command {
-				words = append(words, plain.Shell(strings.ReplaceAll(word, "{cpus}", strconv.Itoa(cpus.Len()))))
+				word = strings.ReplaceAll(word, "{cpus}", strconv.Itoa(cpus.Len()))
+				if plain.Shell("x"+word) != "x"+word { // a flag as such needs no quotes
+					word = plain.Shell(word)
+				}
+				words = append(words, word)
 			}
 			text := strings.Join(words, " ")
 			if strings.Contains(text, "{") {
