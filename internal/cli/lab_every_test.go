@@ -27,10 +27,10 @@ func miniatures() map[string][]string {
 		"neighbours": append([]string{"tenants=[small]", "kernels=[spin]", "intensities=[50]", "programs=[]", "warm=50ms"}, rounds...),
 		"benchmark": {
 			"blocks=2", "settle=50ms", "tenant.service=program", "tenant.command=exec sleep 1000", "tenant.figures=json",
-			`tenant.exec=sleep 0.1; echo '{"p50": 200, "p99": 900, "throughput": 5000}'`,
+			`tenant.exec='sleep 0.1; echo ''{"p50": 200, "p99": 900, "throughput": 5000}'''`,
 		},
 		"guard":          {"faults=[hog]", "runs=3", "blocks=0", "learn=2s", "last=2s"},
-		"guard-protocol": {"hypotheses=[]", "looks=[]", "covariates=[]", "quadruplets=[{arm: guarded, fault: hog}, {arm: placebo}]", "blocks=2", "period=2s", "washout=500ms", "learn=2s"},
+		"guard-protocol": {"hypotheses=[]", "looks=[2]", "covariates=[]", "quadruplets=[{arm: guarded, fault: hog}, {arm: placebo}]", "blocks=2", "period=2s", "washout=500ms", "learn=2s"},
 		"colocate":       append([]string{"service=article"}, rounds...),
 		"limits":         served, "limits-noise": served, "routing": served,
 		"limits-ramp": append([]string{"loads=[{clientsPerCPU: 1, tiles: small}]"}, served...),
@@ -193,7 +193,7 @@ func (r *killedRun) run(args []string, killed func() bool) {
 			r.t.Fatalf("berth lab %q goes on and on\n%s", args, &r.said)
 		case err := <-ended:
 			switch said := r.said.String(); {
-			case strings.Contains(said, "not supported"):
+			case err != nil && strings.Contains(said, "not supported"):
 				r.t.Skip("this host cannot: ", said)
 			case err != nil:
 				r.t.Fatalf("berth lab %q: %v\n%s", args, err, said)

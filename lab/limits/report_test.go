@@ -155,7 +155,7 @@ func TestAdvice(t *testing.T) {
 		x    *Experiment
 		want string
 	}{
-		"limits":  {played(t, Limits(), 16), `Do it: take the CPU limits of "2", "4", "8", "8 burst", "8 one thread" away (berth resize NAME --quota max; in Kubernetes leave limits.cpu out), or have fewer servers with larger limits ("1")`},
+		"limits":  {played(t, Limits(), 16), `Do it: take the CPU limits of "2", "4", "8", "8 burst", "8 one thread" away (berth resize NAME --quota=max; in Kubernetes leave limits.cpu out), or have fewer servers with larger limits ("1")`},
 		"routing": {played(t, Routing(), 24), "Do it: route requests by "},
 		"of no harm": {played(t, begin(Spec{
 			Name: "limits", Configs: []Config{{Name: "none", Servers: 1}, {Name: "1", Servers: 1, Limit: 1}}, Loads: Limits().Experiment.Loads, Sample: 64,

@@ -138,7 +138,7 @@ func (a *Analysis) unlimited(x *Experiment, at int) string {
 			larger = append(larger, against.Name)
 		}
 	}
-	how := "take the CPU limits of " + quoted(harmed) + " away (berth resize NAME --quota max; in Kubernetes leave limits.cpu out)"
+	how := "take the CPU limits of " + quoted(harmed) + " away (berth resize NAME --quota=max; in Kubernetes leave limits.cpu out)"
 	if larger != nil {
 		how += ", or have fewer servers with larger limits (" + quoted(larger) + ")"
 	}

@@ -243,12 +243,12 @@ func (a *analysis) cures(sorted []Pattern) string {
 		if i < 0 || worst.Harm == nil || worst.Harm.Verdict != stats.Worse {
 			continue
 		}
-		flag := "--neighbour " + a.patterns[i].kernel
+		flag := "--neighbour=" + a.patterns[i].kernel
 		switch a.patterns[i].kernel {
 		case "read":
-			flag = "--resource io"
+			flag = "--resource=io"
 		case "cache":
-			flag = "--resource memory"
+			flag = "--resource=memory"
 		case "":
 			var words []string
 			for _, word := range a.patterns[i].program.Command {
@@ -262,7 +262,7 @@ func (a *analysis) cures(sorted []Pattern) string {
 			if strings.Contains(text, "{") {
 				continue // it needs what only this experiment makes
 			}
-			flag = "--neighbour " + plain.Shell(text)
+			flag = "--neighbour=" + plain.Shell(text)
 		}
 		return fmt.Sprintf("What helps against %s: berth lab %s", worst.Name, flag)
 	}
