@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,9 @@ func TestLabList(t *testing.T) {
 	for i, k := range catalog.Kinds() {
 		if all[i].Name != k.Name || all[i].Takes <= 0 || !strings.Contains(stdout, "\n"+k.Name+" ") || !strings.Contains(stdout, k.Question) {
 			t.Errorf("%s: %+v, and in text:\n%s", k.Name, all[i], stdout)
+		}
+		if line := regexp.MustCompile(`(?m)^` + k.Name + ` +(\S+)`).FindStringSubmatch(stdout); line == nil || (line[1] == "–") != (all[i].Lacks != "") {
+			t.Errorf("%s takes %q here, where it lacks %q", k.Name, line, all[i].Lacks)
 		}
 		text, _, code := berth(t, "lab", "show", k.Name)
 		if code != exitOK || !strings.Contains(text, "\nkind: "+k.Name+"\n") {
