@@ -100,7 +100,11 @@ func (a *analysis) answerNothing() string {
 	}
 	row, ok := a.find(Unisolated)
 	if !ok || row.Ratio == nil {
-		return fmt.Sprintf("Alone, one request in 100 takes %s or more. What a neighbour does with no isolation was not measured.", took(base))
+		const rest = "What a neighbour does with no isolation was not measured."
+		if _, known := p99of(base); !known {
+			return rest
+		}
+		return fmt.Sprintf("Alone, one request in 100 takes %s or more. %s", took(base), rest)
 	}
 	text := fmt.Sprintf("With no isolation one request in 100 takes %s; alone %s.", took(row), took(base))
 	if row.Saturated {
@@ -397,12 +401,22 @@ func brief(d time.Duration) string {
 
 // answerHow says how to have the best strategies.
 func (a *analysis) answerHow(best []Row) string {
-	var parts []string
+	var names []string
 	for _, row := range best {
-		for _, s := range a.Experiment.Scenarios {
-			if command := a.command(s); s.Name == row.Scenario && command != "" {
-				if len(best) > 1 {
-					command += " (" + s.Name + ")"
+		names = append(names, row.Scenario)
+	}
+	return a.HowTo(names...)
+}
+
+// HowTo is a sentence with the commands that have the effect of scenarios, in this order; "" if
+// there are none.
+func (r *Result) HowTo(scenarios ...string) string {
+	var parts []string
+	for _, name := range scenarios {
+		for _, s := range r.Experiment.Scenarios {
+			if command := r.command(s); s.Name == name && command != "" {
+				if len(scenarios) > 1 {
+					command += " (" + name + ")"
 				}
 				parts = append(parts, command)
 			}
@@ -415,16 +429,16 @@ func (a *analysis) answerHow(best []Row) string {
 }
 
 // command has the effect of a scenario on a neighbour that is COMMAND; "" if there is none.
-func (a *analysis) command(s Scenario) string {
+func (r *Result) command(s Scenario) string {
 	switch iso := s.Isolation; {
 	case iso.Idle:
 		return "berth run --class BE -- COMMAND"
 	case iso.Weight > 0:
 		return fmt.Sprintf("berth run --weight %d -- COMMAND, beside a service that berth run started", iso.Weight)
 	case iso.Cap:
-		left := float64(a.cpus()) - a.Setup.TenantCPUs
-		if a.Setup.GeneratorCPUs == "" {
-			left -= a.Setup.GeneratorDemand
+		left := float64(r.cpus()) - r.Setup.TenantCPUs
+		if r.Setup.GeneratorCPUs == "" {
+			left -= r.Setup.GeneratorDemand
 		}
 		return fmt.Sprintf("berth run --quota %.1f -- COMMAND", max(left, 0.1))
 	case iso.MemoryMax > 0:
@@ -444,7 +458,7 @@ func (a *analysis) command(s Scenario) string {
 	case iso.Scheduler != "":
 		return fmt.Sprintf("echo %s > /sys/block/DISK/queue/scheduler", iso.Scheduler)
 	case iso.Split:
-		if n := a.ownCPUs(s.Name); n > 0 {
+		if n := r.ownCPUs(s.Name); n > 0 {
 			return fmt.Sprintf("berth run --class LSE --cpus %d -- SERVICE", n)
 		}
 		return "berth run --class LSE --cpus N -- SERVICE"
@@ -453,16 +467,20 @@ func (a *analysis) command(s Scenario) string {
 }
 
 // ownCPUs is how many CPUs of its own the tenant had, as read back; 0 if unknown.
-func (a *analysis) ownCPUs(scenario string) int {
-	for _, d := range a.Valid(scenario) {
-		for _, k := range d.Knobs {
-			if k.Of != string(Tenant) || k.File != "cpuset.cpus" && k.File != "affinity" {
+func (r *Result) ownCPUs(scenario string) int { return StoodOn(r.Rounds, scenario, Tenant).Len() }
+
+// StoodOn are the CPUs that a role was confined to in a cell's rounds, as read back; none if that
+// is not known.
+func StoodOn(rounds []Round, cell string, role Role) cpuset.Set {
+	for _, r := range rounds {
+		for _, k := range r.Knobs {
+			if r.Scenario != cell || k.Of != string(role) || k.File != "cpuset.cpus" && k.File != "affinity" {
 				continue
 			}
-			if set, err := cpuset.Parse(k.Value); err == nil && set.Len() > 0 {
-				return set.Len()
+			if set, err := cpuset.Parse(k.Value); err == nil && !set.IsEmpty() {
+				return set
 			}
 		}
 	}
-	return 0
+	return cpuset.Set{}
 }

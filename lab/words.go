@@ -391,8 +391,8 @@ func (a *analysis) warnProbes() {
 }
 
 // cpus is how many CPUs tenant and neighbour share.
-func (a *analysis) cpus() int {
-	set, err := cpuset.Parse(a.Setup.CPUs)
+func (r *Result) cpus() int {
+	set, err := cpuset.Parse(r.Setup.CPUs)
 	if err != nil {
 		return 0
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,45 +16,11 @@ import (
 
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/daemon"
+	"berth.dev/berth/internal/browser"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 )
-
-// browser is a headless Chromium of this host; the test is skipped without one.
-func browser(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	t.Skip("there is no chromium, chromium-browser or google-chrome to load the page with")
-	return ""
-}
-
-// open loads an address and returns the document as it then is, and what the
-// browser's console said.
-func open(t *testing.T, address string) (document, console string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, browser(t), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--user-data-dir="+t.TempDir(),
-		"--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", address)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("chromium: %v\n%s", err, stderr.String())
-	}
-	for line := range strings.Lines(stderr.String()) {
-		if strings.Contains(line, "CONSOLE") {
-			console += line
-		}
-	}
-	return string(out), console
-}
 
 // runAgent runs an agent on a host of 2 sockets, 8 nodes and 64 CPUs with some
 // groups, and returns the address of its page.
@@ -138,7 +103,7 @@ func await(t *testing.T, s api.Server, n int) {
 
 func TestInBrowser(t *testing.T) {
 	t.Parallel()
-	browser(t)
+	browser.Path(t)
 	const evil = `<img src=x onerror=document.title=1>`
 	address := runAgent(t, `
 reserved: "0"
@@ -148,7 +113,7 @@ workloads:
 - {name: own, match: {cgroup: "/db"}, class: LSE, cpus: 8}
 - {name: rest, match: {cgroup: "/?img*"}, class: BE}
 `, "web1", "web2", "db", evil)
-	document, console := open(t, address)
+	document, console := browser.Open(t, address)
 	if console != "" {
 		t.Errorf("the console says:\n%s", console)
 	}
@@ -204,7 +169,7 @@ func acting(h http.Handler, acts ...string) http.Handler {
 
 func TestInBrowserActs(t *testing.T) {
 	t.Parallel()
-	browser(t)
+	browser.Path(t)
 	press := func(key string) string {
 		return fmt.Sprintf("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: '%s', bubbles: true}))", key)
 	}
@@ -239,7 +204,7 @@ func TestInBrowserActs(t *testing.T) {
 				h.ServeHTTP(w, r)
 			}), tc.acts...))
 			defer web.Close()
-			document, console := open(t, web.URL)
+			document, console := browser.Open(t, web.URL)
 			if console != "" && tc.status == http.StatusOK {
 				t.Errorf("the console says:\n%s", console)
 			}
@@ -258,8 +223,8 @@ func TestInBrowserActs(t *testing.T) {
 // Without workloads the page says how to get some.
 func TestInBrowserEmpty(t *testing.T) {
 	t.Parallel()
-	browser(t)
-	document, console := open(t, runAgent(t, "agent: {metrics: \"off\"}\n"))
+	browser.Path(t)
+	document, console := browser.Open(t, runAgent(t, "agent: {metrics: \"off\"}\n"))
 	if console != "" || !strings.Contains(document, `<div id="empty" class="callout">`) || !strings.Contains(document, `<div id="table" class="scroll" role="region" aria-labelledby="workloads-h" tabindex="0" hidden="">`) {
 		t.Errorf("it does not say that nothing is there; the console: %s", console)
 	}

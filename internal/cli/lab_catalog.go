@@ -82,7 +82,11 @@ func reason(err error) string {
 func listText(all []listed) string {
 	rows := [][]string{{"NAME", "TAKES", "QUESTION"}}
 	for _, l := range all {
-		rows = append(rows, []string{l.Name, about(time.Duration(l.Takes)), l.Question})
+		takes := about(time.Duration(l.Takes))
+		if l.Lacks != "" {
+			takes = "–"
+		}
+		rows = append(rows, []string{l.Name, takes, l.Question})
 		if l.Lacks != "" {
 			rows = append(rows, []string{"", "", "not here: " + l.Lacks})
 		} else if l.Needs != "" {

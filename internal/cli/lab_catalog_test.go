@@ -3,13 +3,12 @@ package cli
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/catalog"
 )
 
@@ -40,6 +39,9 @@ func TestLabList(t *testing.T) {
 	for i, k := range catalog.Kinds() {
 		if all[i].Name != k.Name || all[i].Takes <= 0 || !strings.Contains(stdout, "\n"+k.Name+" ") || !strings.Contains(stdout, k.Question) {
 			t.Errorf("%s: %+v, and in text:\n%s", k.Name, all[i], stdout)
+		}
+		if line := regexp.MustCompile(`(?m)^` + k.Name + ` +(\S+)`).FindStringSubmatch(stdout); line == nil || (line[1] == "–") != (all[i].Lacks != "") {
+			t.Errorf("%s takes %q here, where it lacks %q", k.Name, line, all[i].Lacks)
 		}
 		text, _, code := berth(t, "lab", "show", k.Name)
 		if code != exitOK || !strings.Contains(text, "\nkind: "+k.Name+"\n") {
@@ -83,66 +85,5 @@ func TestLabRunRefuses(t *testing.T) {
 	}
 	if _, stderr, code := berth(t, "lab", "report", "testdata/lab/guard-v1.json", "--slo", "p99=20ms"); code != exitUsage || !strings.Contains(stderr, "--slo") {
 		t.Errorf("limits of the guard: exit %d, %s", code, stderr)
-	}
-}
-
-// A run by name that was killed goes on from its folder, and says in the end what it found.
-func TestLabRunForReal(t *testing.T) {
-	if os.Getenv("BERTH_TEST_LAB") == "" {
-		t.Skip("a real run takes the machine for half a minute: set BERTH_TEST_LAB=1")
-	}
-	for _, kind := range []string{"quick", "pinning", "cache"} {
-		t.Run(kind, func(t *testing.T) {
-			results := t.TempDir()
-			short := []string{"lab", "run", kind, "--results", results, "--set", "blocks=2", "--set", "window=250ms", "--set", "demand=0.1", "--set", "workingSetBytes=65536"}
-			cmd := exec.Command(os.Args[0], short...)
-			cmd.Env = append(os.Environ(), runsBerth+"=1")
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			var dir string
-			for deadline := time.Now().Add(2 * time.Minute); dir == ""; time.Sleep(20 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("no round")
-				}
-				if files, _ := filepath.Glob(filepath.Join(results, "*", lab.ResultFile)); len(files) == 1 {
-					dir = filepath.Dir(files[0])
-				}
-			}
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait()
-			resumed := exec.Command(os.Args[0], "lab", "run", "--resume", dir)
-			resumed.Env = append(os.Environ(), runsBerth+"=1")
-			told, err := resumed.Output()
-			stdout := string(told)
-			if err != nil || !strings.Contains(stdout, "went on 1 time later") || !strings.Contains(stdout, "\ncell ") {
-				t.Fatalf("%v\n%s", err, stdout)
-			}
-			_, x, err := catalog.Load(dir)
-			if err != nil || !x.Head().Complete || len(x.Head().Resumed) != 1 {
-				t.Errorf("%v, %+v", err, x.Head())
-			}
-			again, _, code := berth(t, "lab", "report", dir)
-			if code != exitOK || !strings.HasPrefix(stdout, again) {
-				t.Errorf("reported again: exit %d\n%s\nnot\n%s", code, again, stdout)
-			}
-			var d struct {
-				Answer   []string
-				Compared []any
-			}
-			out, _, _ := berth(t, "lab", "report", dir, "-o", "json")
-			if err := json.Unmarshal([]byte(out), &d); err != nil || len(d.Answer) == 0 {
-				t.Errorf("as JSON: %v, %s", err, out)
-			}
-			if page, _, code := berth(t, "lab", "report", dir, "-o", "html"); code != exitOK || !strings.Contains(page, `id="ratios-wide-t"`) {
-				t.Errorf("as a page: exit %d", code)
-			}
-			if _, stderr, code := berth(t, "lab", "run", "--resume", dir); code != exitUsage || !strings.Contains(stderr, "complete") {
-				t.Errorf("resumed once more: exit %d, %s", code, stderr)
-			}
-			expectNothingLeft(t, cmd.Process.Pid)
-		})
 	}
 }

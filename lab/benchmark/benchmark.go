@@ -210,15 +210,26 @@ func (r *Result) words(j report.Judged) []string {
 	}
 	all := []string{fmt.Sprintf("Its %s is %s alone, and %s beside the neighbour with no isolation.", f.Name, alone, nothing)}
 	var better []string
+	var best stats.Compared
 	for _, c := range j.Cells {
 		if c, ok := stats.Of(j.Compared, c.Name, lab.Unisolated, f.Name); ok && c.Verdict == stats.Better {
 			better = append(better, fmt.Sprintf("%s (%s, × %.2g)", c.Cell, value(c.Cell), c.Estimate))
+			if best.Cell == "" || (c.Estimate > best.Estimate) == f.More {
+				best = c
+			}
 		}
 	}
 	harm, ok := stats.Of(j.Compared, lab.Unisolated, lab.Baseline, f.Name)
 	switch {
 	case len(better) > 0:
 		all = append(all, "Better than nothing: "+strings.Join(better, ", ")+".")
+		of := &lab.Result{Header: r.Header, Experiment: r.Experiment, Rounds: r.Rounds}
+		if how := of.HowTo(best.Cell); how != "" {
+			if len(better) > 1 {
+				how += fmt.Sprintf(" (%s has the best %s; cures were not compared with each other)", best.Cell, f.Name)
+			}
+			all = append(all, how)
+		}
 	case ok && harm.Verdict == stats.Inconclusive:
 		all = append(all, "That is not told from chance: run longer (--for).")
 	case ok && harm.Verdict == stats.Equivalent:

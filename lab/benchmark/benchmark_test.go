@@ -116,6 +116,25 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// What to do is said of the cure with the best figure.
+func TestHowTo(t *testing.T) {
+	t.Parallel()
+	var r Result
+	if err := lab.Load("../../docs/measurements/results/benchmark.json.gz", Schema, &r); err != nil {
+		t.Fatal(err)
+	}
+	want := "Do it: berth run --class BE -- COMMAND (idle has the best p99; cures were not compared with each other)"
+	if words := r.words(r.judged()); words[len(words)-1] != want {
+		t.Errorf("%q, want %q last", words, want)
+	}
+	for i := range r.Rounds {
+		r.Rounds[i].Told = map[string]float64{"p99": 300}
+	}
+	if words := strings.Join(r.words(r.judged()), " "); strings.Contains(words, "Do it") {
+		t.Errorf("where nothing differs: %s", words)
+	}
+}
+
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	if err := Default().Validate(); err != nil {

@@ -124,6 +124,9 @@ func smtWords(v *view) []string {
 		}
 		answer = append(answer, text+".")
 	}
+	if own := v.stood(siblingIdle, lab.Tenant).Len(); own > 0 && v.harms(siblingBusy, siblingIdle) {
+		answer = append(answer, fmt.Sprintf("Do it: berth run --class LSR --cpus %d --bind SpreadByPCPUs --exclusive PCPULevel -- SERVICE", own))
+	}
 	return answer
 }
 
@@ -280,5 +283,35 @@ func cacheWords(v *view) []string {
 	if slices.ContainsFunc(v.Skipped, func(s lab.Skipped) bool { return s.Scenario == otherCache }) {
 		answer = append(answer, "This machine, or the part of it that took part, has one last-level cache: what moving the neighbour below another brings cannot be measured here.")
 	}
-	return append(answer, v.divisions()...)
+	return append(append(answer, v.divisions()...), v.keepsCache()...)
+}
+
+// keepsCache is how to keep the neighbour from the service's cache, where it harms and something is
+// shown to help.
+func (v *view) keepsCache() []string {
+	if !v.harms(sameCache, alone) {
+		return nil
+	}
+	var help []string
+	if away := v.stood(otherCache, lab.Neighbour); !away.IsEmpty() && !v.harms(otherCache, alone) {
+		help = append(help, fmt.Sprintf("berth run --cpuset %s -- COMMAND, below another cache", away))
+	}
+	best := stats.Compared{}
+	for _, c := range v.design.cells {
+		if c.division == nil || !v.Ran(c.name) {
+			continue
+		}
+		for _, f := range []stats.Figure{lab.CPUPerRequest, lab.P99} {
+			if d := v.Of(c.name, sameCache, f.Name); d.Verdict == stats.Better && (best.Cell == "" || d.Estimate < best.Estimate) {
+				best = d
+			}
+		}
+	}
+	if best.Cell != "" {
+		help = append(help, fmt.Sprintf("berth run --cache-classes FILE --cache CLASS -- SERVICE, divided as in %q", best.Cell))
+	}
+	if help == nil {
+		return nil
+	}
+	return []string{"Do it: " + strings.Join(help, ", or ")}
 }

@@ -144,12 +144,15 @@ func numaWords(v *view) []string {
 		return []string{text}
 	}
 	var answer []string
+	harm := false
 	for _, c := range []struct{ name, what string }{{remote, "Memory on another node"}, {split, "Running on two nodes"}} {
 		if !v.Ran(c.name) {
 			continue
 		}
 		text := costs(v, c.what, c.name, local)
-		if share, ok := v.there(c.name); !ok || share < 0.9 {
+		if share, ok := v.there(c.name); ok && share >= 0.9 {
+			harm = harm || v.harms(c.name, local)
+		} else {
 			text = fmt.Sprintf("What %s costs was not measured: %.0f %% of the memory was where it was asked for.", strings.ToLower(c.what[:1])+c.what[1:], 100*share)
 		}
 		answer = append(answer, text)
@@ -157,7 +160,20 @@ func numaWords(v *view) []string {
 	if len(answer) == 0 {
 		answer = []string{"Nothing was compared: neither remote nor split could be run."}
 	}
+	if cpus := v.stood(local, lab.Tenant); harm && !cpus.IsEmpty() {
+		answer = append(answer, fmt.Sprintf("Do it: berth run --cpuset %s --mems %s -- SERVICE, or another node's CPUs with its memory", cpus, v.own()))
+	}
 	return answer
+}
+
+// own is the node whose memory the tenant was given in local.
+func (v *view) own() cpuset.Set {
+	for _, r := range v.Experiment.Residency {
+		if r.Cell == local {
+			return r.Wanted
+		}
+	}
+	return cpuset.Set{}
 }
 
 // residency is the table of where memory was.

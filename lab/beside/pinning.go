@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
@@ -121,15 +120,7 @@ func (v *view) bill() (b bill, ok bool) {
 		return b, false
 	}
 	b = bill{Bill: report.Bill{Of: t.SharedCPUs, Used: t.Tenant.CPUSeconds / t.Seconds}, price: v.Experiment.Experiment.NodePrice}
-	for _, r := range v.measured.Valid(pinned) {
-		for _, k := range r.Knobs {
-			if k.Of == string(lab.Tenant) && (k.File == "cpuset.cpus" || k.File == "affinity") {
-				if set, err := cpuset.Parse(k.Value); err == nil && !set.IsEmpty() {
-					b.Reserved = set.Len()
-				}
-			}
-		}
-	}
+	b.Reserved = v.stood(pinned, lab.Tenant).Len()
 	kept := v.Of(pinned, shared, lab.Work.Name)
 	b.kept = kept.Interval
 	return b, b.Reserved > 0

@@ -239,13 +239,19 @@ func powerWords(v *view) []string {
 		return []string{text}
 	}
 	var answer []string
-	for _, c := range []struct{ name, what string }{
-		{awake, "Keeping idle CPUs awake"}, {shallow, "Keeping idle CPUs from deep sleep"}, {fast, "The profile performance"}, {saving, "The profile power"},
+	best, how := stats.Compared{}, ""
+	for _, c := range []struct{ name, what, profile string }{
+		{awake, "Keeping idle CPUs awake", "a profile with wakeLatency: 0us"},
+		{shallow, "Keeping idle CPUs from deep sleep", fmt.Sprintf("a profile with idleLatency: %dus", shallowLatency)},
+		{fast, "The profile performance", "performance"}, {saving, "The profile power", "power"},
 	} {
 		if !v.Ran(c.name) {
 			continue
 		}
 		p99 := v.Of(c.name, asItIs, lab.P99.Name)
+		if p99.Verdict == stats.Better && (how == "" || p99.Estimate < best.Estimate) {
+			best, how = p99, c.profile
+		}
 		text := fmt.Sprintf("%s takes p99 to ×%s of what it is: %s instead of %s", c.what, span(p99), v.P99(c.name), v.P99(asItIs))
 		switch p99.Verdict {
 		case stats.Equivalent:
@@ -264,6 +270,9 @@ func powerWords(v *view) []string {
 	}
 	if v.EnergyNote != "" {
 		answer = append(answer, "What it costs in energy is not known: "+v.EnergyNote+".")
+	}
+	if how != "" {
+		answer = append(answer, "Do it: berth run --class LSE --cpus N --power PROFILE -- SERVICE, where PROFILE is "+how)
 	}
 	return answer
 }

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
@@ -95,5 +98,57 @@ func TestReport(t *testing.T) {
 		}
 		golden.Check(t, "testdata/"+name+".txt", text.Bytes())
 		golden.Check(t, "testdata/"+name+".html", page.Bytes())
+	}
+}
+
+// What to do is said where something is shown to harm and there is a place without it.
+func TestHowTo(t *testing.T) {
+	t.Parallel()
+	on := func(role lab.Role, cpus string) lab.Knob {
+		return lab.Knob{Of: string(role), File: "cpuset.cpus", Value: cpus}
+	}
+	for name, tc := range map[string]struct {
+		x     *Experiment
+		times map[string]float64
+		knobs map[string][]lab.Knob // by cell
+		want  string                // "": nothing to do
+	}{
+		"a busy sibling": {SMT(), map[string]float64{siblingIdle: 1, siblingBusy: 2, otherCores: 1, bothThreads: 1}, map[string][]lab.Knob{siblingIdle: {on(lab.Tenant, "0-1")}},
+			"Do it: berth run --class LSR --cpus 2 --bind SpreadByPCPUs --exclusive PCPULevel -- SERVICE"},
+		"no busy sibling": {SMT(), map[string]float64{siblingIdle: 1, siblingBusy: 1, otherCores: 1, bothThreads: 1}, map[string][]lab.Knob{siblingIdle: {on(lab.Tenant, "0-1")}}, ""},
+		"another cache": {Cache(), map[string]float64{alone: 1, quietBeside: 1, sameCache: 2, otherCache: 1}, map[string][]lab.Knob{otherCache: {on(lab.Neighbour, "4-5")}},
+			"Do it: berth run --cpuset 4-5 -- COMMAND, below another cache"},
+		"another cache is no better": {Cache(), map[string]float64{alone: 1, quietBeside: 1, sameCache: 2, otherCache: 2}, map[string][]lab.Knob{otherCache: {on(lab.Neighbour, "4-5")}}, ""},
+		"ways of its own": {Cache(), map[string]float64{alone: 1, quietBeside: 1, sameCache: 3, oneWay: 3, halfTheWays: 1.2, mostWays: 2}, nil,
+			`Do it: berth run --cache-classes FILE --cache CLASS -- SERVICE, divided as in "half the ways"`},
+		"memory elsewhere": {NUMA(), map[string]float64{local: 1, split: 1.3, remote: 2}, map[string][]lab.Knob{local: {on(lab.Tenant, "0-3")}},
+			"Do it: berth run --cpuset 0-3 --mems 0 -- SERVICE, or another node's CPUs with its memory"},
+		"memory as good elsewhere": {NUMA(), map[string]float64{local: 1, split: 1, remote: 1}, map[string][]lab.Knob{local: {on(lab.Tenant, "0-3")}}, ""},
+		"sleeping CPUs":            {Power(), map[string]float64{asItIs: 1, awake: 0.5, fast: 0.8, saving: 1}, nil, "Do it: berth run --class LSE --cpus N --power PROFILE -- SERVICE, where PROFILE is a profile with wakeLatency: 0us"},
+		"slow CPUs":                {Power(), map[string]float64{asItIs: 1, awake: 1, fast: 0.5, saving: 2}, nil, "Do it: berth run --class LSE --cpus N --power PROFILE -- SERVICE, where PROFILE is performance"},
+		"CPUs as they should be":   {Power(), map[string]float64{asItIs: 1, awake: 1, fast: 1, saving: 1}, nil, ""},
+	} {
+		x := stored(t, tc.x, 24, tc.times, nil)
+		x.Rounds = slices.DeleteFunc(x.Rounds, func(r lab.Round) bool { return tc.times[r.Scenario] == 0 })
+		for i := range x.Rounds {
+			cell := x.Rounds[i].Scenario
+			x.Rounds[i].Knobs = tc.knobs[cell]
+			if x.design.name == "numa" {
+				node := map[string]int{remote: 1}[cell]
+				wanted := map[string]cpuset.Set{split: cpuset.MustOf(0, 1), remote: cpuset.MustOf(1)}[cell]
+				if cell == local {
+					wanted = cpuset.MustOf(0)
+				}
+				x.Residency = append(x.Residency, Residency{cell, map[int]int64{node: 1 << 20}, wanted})
+			}
+		}
+		s, err := x.Sheet()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := s.Answer[len(s.Answer)-1]
+		if tc.want == "" && strings.Contains(strings.Join(s.Answer, "\n"), "Do it") || tc.want != "" && last != tc.want {
+			t.Errorf("%s: %q, want %q", name, s.Answer, tc.want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
@@ -92,6 +93,18 @@ func (x *Experiment) Sheet() (*report.Sheet, error) {
 	}
 	s.Document = v.Judged.Document(&x.Header, x.Experiment, s.Answer)
 	return s, nil
+}
+
+// stood are the CPUs on which a role stood in a cell, as read back.
+func (v *view) stood(cell string, role lab.Role) cpuset.Set {
+	return lab.StoodOn(v.Rounds, cell, role)
+}
+
+// harms says whether a cell is shown to be worse than another by the p99, or by the CPU time that a
+// request takes.
+func (v *view) harms(name, against string) bool {
+	return v.Ran(name) && v.Ran(against) &&
+		(v.Of(name, against, lab.P99.Name).Verdict == stats.Worse || v.Of(name, against, lab.CPUPerRequest.Name).Verdict == stats.Worse)
 }
 
 // nothing is what to say where the reference cannot carry a comparison; "" where it can.

@@ -170,7 +170,7 @@ func (a *Analysis) meanwhile(r *Result) report.Plot {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(x, y int) int { return r.Runs[x].Started.Compare(r.Runs[y].Started) })
-	calm := report.Panel{Height: 150, Y: report.Axis{Label: "the service's p99 before the onset, and below the share of the CPUs that others took", Log: true, Grid: true, Format: func(us float64) string { return lab.Latency(us) }}}
+	calm := report.Panel{Height: 150, Y: report.Axis{Label: "p99 before the onset; below, others' share of the CPUs", Log: true, Grid: true, Format: func(us float64) string { return lab.Latency(us) }}}
 	others := report.Panel{Height: 90, Y: report.Axis{Max: 10, Grid: true, Format: func(v float64) string { return fmt.Sprintf("%g %%", v) }}}
 	p99s, taken := report.Series{Look: line, Line: true, Tip: "p99 before the onset"}, report.Series{Look: actedLook, Line: true, Tip: "share of the CPUs that others took"}
 	levels := map[int]float64{}

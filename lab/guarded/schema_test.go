@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/jsonschema"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/benchmark"
+	"berth.dev/berth/lab/beside"
 	"berth.dev/berth/lab/colocate"
 	"berth.dev/berth/lab/limits"
 	"berth.dev/berth/lab/neighbours"
@@ -22,7 +23,7 @@ import (
 // The schemas in docs/ are generated from the Go types and their comments; go
 // test -update writes them.
 func TestSchemas(t *testing.T) {
-	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../services", "../load", "../noise", "../program", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
+	comments, err := jsonschema.Comments(".", "..", "../limits", "../colocate", "../services", "../beside", "../load", "../noise", "../program", "../stats", "../report", "../../machine", "../../guard/control", "../../guard/detect", "../../kernel/cgroup", "../../watch")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +56,12 @@ func TestSchemas(t *testing.T) {
 	if err := lab.Load("../../docs/measurements/results/limits.json.gz", limits.Schema("limits"), served); err != nil {
 		t.Fatal(err)
 	}
+	power, quick := beside.Power(), beside.Quick()
+	for of, x := range map[string]*beside.Experiment{"power": power, "quick-1": quick} {
+		if err := lab.Load("../../docs/measurements/results/"+of+".json.gz", x.Schema, x); err != nil {
+			t.Fatal(err)
+		}
+	}
 	a, err := Analyse(guardResult)
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +78,7 @@ func TestSchemas(t *testing.T) {
 		{"lab-guard-schema.json", Schema, "A run of berth lab guard, as stored in result.json", reflect.TypeFor[Result](), []any{guardResult, &Result{}}},
 		{"lab-limits-schema.json", limits.Schema("limits"), "A run of the experiments limits, limits-ramp, limits-noise and routing, as stored in result.json", reflect.TypeFor[limits.Experiment](), []any{served, &limits.Experiment{}}},
 		{"lab-colocate-schema.json", colocate.Schema, "A run of the experiment colocate, as stored in result.json", reflect.TypeFor[colocate.Experiment](), []any{colocate.New()}},
+		{"lab-beside-schema.json", beside.Quick().Schema, "A run of the experiments quick, pinning, numa, smt, cache and power, as stored in result.json", reflect.TypeFor[beside.Experiment](), []any{power, quick, beside.NUMA()}},
 		{"lab-neighbours-schema.json", neighbours.Schema, "A run of the experiment neighbours, as stored in result.json", reflect.TypeFor[neighbours.Result](), []any{neighbours.New()}},
 		{"lab-services-schema.json", services.Schema, "A run of the experiment services, as stored in result.json", reflect.TypeFor[services.Experiment](), []any{services.New()}},
 		{"lab-benchmark-schema.json", benchmark.Schema, "A run of the experiment benchmark, as stored in result.json", reflect.TypeFor[benchmark.Result](), []any{benchmark.Default()}},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,84 @@ func TestReports(t *testing.T) {
 			if !strings.Contains(page.String(), want) {
 				t.Errorf("%s: the page lacks %q", name, want)
 			}
+		}
+	}
+}
+
+// What to do is said where it is shown, and nowhere else.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		x    *Experiment
+		want string
+	}{
+		"limits":  {played(t, Limits(), 16), `Do it: take the CPU limits of "2", "4", "8", "8 burst", "8 one thread" away (berth resize NAME --quota=max; in Kubernetes leave limits.cpu out), or have fewer servers with larger limits ("1")`},
+		"routing": {played(t, Routing(), 24), "Do it: route requests by "},
+		"of no harm": {played(t, begin(Spec{
+			Name: "limits", Configs: []Config{{Name: "none", Servers: 1}, {Name: "1", Servers: 1, Limit: 1}}, Loads: Limits().Experiment.Loads, Sample: 64,
+		}), 12), ""},
+	} {
+		a, err := tc.x.Analyse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := a.Answer[len(a.Answer)-1]
+		if tc.want == "" && strings.Contains(strings.Join(a.Answer, "\n"), "Do it") || !strings.HasPrefix(last, tc.want) {
+			t.Errorf("%s: %q, want %q", name, last, tc.want)
+		}
+	}
+	// Eight servers are as bad without a limit: it is not the limit.
+	x := played(t, Limits(), 16)
+	for i, r := range x.Rounds {
+		if r.Scenario == "8" {
+			x.Rounds = append(x.Rounds, r)
+			x.Rounds[i].Scenario, x.Rounds[len(x.Rounds)-1].Scenario = "8 no limit", "8"
+		} else if r.Scenario == "8 no limit" {
+			x.Rounds[i].Scenario = "dropped"
+		}
+	}
+	a, err := x.Analyse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if how := a.unlimited(x, 0); strings.Contains(how, `"8"`) {
+		t.Errorf("the limit of eight servers that are as bad without: %s", how)
+	}
+}
+
+// The matrix of the ramp that is published is that of the result that is stored.
+func TestPublishedRamp(t *testing.T) {
+	t.Parallel()
+	x := Ramp()
+	if err := lab.Load("../../docs/measurements/results/limits-ramp.json.gz", Schema("limits-ramp"), x); err != nil {
+		t.Fatal(err)
+	}
+	a, err := x.Analyse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/experiments/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range x.Experiment.Configs {
+		row := "| `" + c.Name + "` |"
+		for i, l := range x.Experiment.Loads {
+			r, ok := a.row(c.Name, l)
+			if !ok || r.Rounds == 0 {
+				t.Fatalf("%s under %s was not measured", c.Name, l)
+			}
+			if i == 4 {
+				row += " |"
+			}
+			value := r.P95 / 1e3
+			if l.Tiles == large {
+				value = r.Throughput
+			}
+			row += " " + report.Digits(value) + " |"
+		}
+		if !strings.Contains(string(page), "\n"+row+"\n") {
+			t.Errorf("docs/experiments/limits.md lacks the row\n%s", row)
 		}
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
+	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
@@ -218,12 +220,53 @@ func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 	default:
 		say("No neighbour is shown to harm any tenant.")
 	}
+	if how := a.cures(patterns); how != "" {
+		say("%s", how)
+	}
 	if len(harmless) > 0 {
 		say("Harmless to every tenant, within 10 %%: %s.", strings.Join(harmless, ", "))
 	}
 	if open > 0 {
 		say("%s are not decided: more blocks tell (--set blocks=N).", plain.Count(open, "pattern"))
 	}
+}
+
+// cures says how to find what helps against the worst pattern for which there is such a run; "" if
+// no pattern is shown to harm.
+func (a *analysis) cures(sorted []Pattern) string {
+	cpus, err := cpuset.Parse(a.Setup.CPUs)
+	if err != nil {
+		return ""
+	}
+	for _, worst := range sorted {
+		i := slices.IndexFunc(a.patterns, func(p pattern) bool { return p.name == worst.Name })
+		if i < 0 || worst.Harm == nil || worst.Harm.Verdict != stats.Worse {
+			continue
+		}
+		flag := "--neighbour=" + a.patterns[i].kernel
+		switch a.patterns[i].kernel {
+		case "read":
+			flag = "--resource=io"
+		case "cache":
+			flag = "--resource=memory"
+		case "":
+			var words []string
+			for _, word := range a.patterns[i].program.Command {
+				word = strings.ReplaceAll(word, "{cpus}", strconv.Itoa(cpus.Len()))
+				if plain.Shell("x"+word) != "x"+word { // a flag as such needs no quotes
+					word = plain.Shell(word)
+				}
+				words = append(words, word)
+			}
+			text := strings.Join(words, " ")
+			if strings.Contains(text, "{") {
+				continue // it needs what only this experiment makes
+			}
+			flag = "--neighbour=" + plain.Shell(text)
+		}
+		return fmt.Sprintf("What helps against %s: berth lab %s", worst.Name, flag)
+	}
+	return ""
 }
 
 // all says whether a pattern's verdicts are among the given ones, for every tenant.

@@ -102,6 +102,29 @@ func TestSorted(t *testing.T) {
 	}
 }
 
+// What is to be run next names the worst pattern as berth lab takes it.
+func TestCures(t *testing.T) {
+	t.Parallel()
+	a, err := played(t, harm).analyse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	worse := &stats.Compared{Verdict: stats.Worse}
+	a.patterns = append(a.patterns, pattern{name: "read-100", kernel: "read"}, pattern{name: "cache-25", kernel: "cache"},
+		pattern{name: "stress", program: Program{Command: []string{"stress-ng", "--cpu", "{cpus}"}}}, pattern{name: "cc", program: Program{Command: []string{"cc", "{source}"}}})
+	for want, sorted := range map[string][]Pattern{
+		"What helps against scan-100: berth lab --neighbour=scan":              a.sorted(),
+		"What helps against read-100: berth lab --resource=io":                 {{Name: "read-100", Harm: worse}},
+		"What helps against cache-25: berth lab --resource=memory":             {{Name: "cache-25", Harm: worse}},
+		"What helps against stress: berth lab --neighbour='stress-ng --cpu 2'": {{Name: "cc", Harm: worse}, {Name: "stress", Harm: worse}},
+		"": {{Name: "spin-100", Harm: &stats.Compared{Verdict: stats.Inconclusive}}, {Name: "cc", Harm: worse}, {Name: "scan-25"}},
+	} {
+		if got := a.cures(sorted); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // A wide interval is no harm: what is sure comes first.
 func TestRank(t *testing.T) {
 	t.Parallel()

@@ -77,7 +77,7 @@ func (d *plotting) axisLeft(a Axis, f frame) {
 		if d.inside && a.Rows { // all but the value's
 			chars = max(chars, int((f.right-f.left)/charWidth)-len([]rune(t.Value))-2)
 		}
-		d.text(class, at, left, clip(t.Text, chars))
+		d.text(class, at, left, clipApart(t.Text, chars, a.Ticks))
 		if t.Value != "" {
 			d.text("value", side, right, t.Value)
 		}

@@ -11,6 +11,16 @@ import (
 	"berth.dev/berth/lab/stats"
 )
 
+func TestClipApart(t *testing.T) {
+	t.Parallel()
+	ticks := []Tick{{Text: "stress-ng-cpu"}, {Text: "stress-ng-cache"}, {Text: "stress-ng-stream"}, {Text: "a-long-name-alone"}, {Text: "fio"}}
+	for i, want := range []string{"stre…ng-cpu", "stre…-cache", "stre…stream", "a-long-nam…", "fio"} {
+		if got := clipApart(ticks[i].Text, 11, ticks); got != want {
+			t.Errorf("%s: %q, want %q", ticks[i].Text, got, want)
+		}
+	}
+}
+
 func TestDigits3(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

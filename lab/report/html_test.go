@@ -229,6 +229,9 @@ func TestSpoken(t *testing.T) {
 		"berth run --net bulk --class BE -- COMMAND":                        "<code>berth run --net bulk --class BE -- COMMAND</code>",
 		"berth run --net bulk --name backup -- X":                           "<code>berth run --net bulk --name backup -- X</code>",
 		"berth run --net bulk --name backup was run":                        "<code>berth run --net bulk --name</code> backup was run",
+		"What helps against it: berth lab --neighbour='stress-ng --cpu 2'":  "What helps against it: <code>berth lab --neighbour=&#39;stress-ng --cpu 2&#39;</code>",
+		"(berth resize NAME --quota=max; in Kubernetes":                     "(<code>berth resize NAME --quota=max</code>; in Kubernetes",
+		"berth lab --continue 'results/one run' --for 4m":                   "<code>berth lab --continue &#39;results/one run&#39; --for 4m</code>",
 		"berth lab --x <script>":                                            "<code>berth lab --x</code> &lt;script&gt;",
 	} {
 		if got := string(spoken(in)); got != want {

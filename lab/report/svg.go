@@ -95,6 +95,18 @@ func clip(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
+// clipApart clips a tick's text, in the middle if its beginning does not tell it from others.
+func clipApart(s string, n int, ticks []Tick) string {
+	clipped := clip(s, n)
+	for _, t := range ticks {
+		if t.Text != s && clip(t.Text, n) == clipped {
+			runes := []rune(s)
+			return string(runes[:n/2-1]) + "…" + string(runes[len(runes)-(n-n/2):])
+		}
+	}
+	return clipped
+}
+
 // Look tells one series from the others in every plot and table, by a colour and, for
 // those who do not see colours, a marker. The zero value has none of its own.
 type Look int

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/plain"
@@ -94,10 +95,44 @@ func Tabulate(runs []Analysed) *Tabulation {
 	return t
 }
 
+// words are how many comparisons the runs agree on, and whether they contradict each other.
+func (t *Tabulation) words() (words []string) {
+	n := len(t.Runs)
+	var all, some, none, both []string
+	for _, row := range t.Rows {
+		worse, better := row.Verdicts[stats.Worse], row.Verdicts[stats.Better]
+		if row.Scenario == lab.BaselineAgain {
+			words = append(words, fmt.Sprintf("The tenant alone is called different from itself in %d of %s.", worse+better, plain.Count(n, "run")))
+			continue
+		}
+		pair := fmt.Sprintf("%s against %s", shownName(row.Scenario), shownName(row.Against))
+		decided := max(worse, better, row.Verdicts[stats.Equivalent])
+		switch {
+		case worse > 0 && better > 0:
+			both = append(both, fmt.Sprintf("%s (worse in %d, better in %d)", pair, worse, better))
+		case decided == n:
+			all = append(all, pair)
+		case worse+better+row.Verdicts[stats.Equivalent] > 0:
+			some = append(some, fmt.Sprintf("%s (%d)", pair, worse+better+row.Verdicts[stats.Equivalent]))
+		default:
+			none = append(none, pair)
+		}
+	}
+	for _, part := range []struct {
+		says  string
+		pairs []string
+	}{{"The runs contradict each other on", both}, {"Decided alike in all of %s by the p99", all}, {"Decided in some", some}, {"Decided in none", none}} {
+		if part.pairs != nil {
+			says := strings.ReplaceAll(part.says, "%s", plain.Count(n, "run"))
+			words = append(words, says+": "+strings.Join(part.pairs, ", ")+".")
+		}
+	}
+	return words
+}
+
 // Sheet has the table of comparisons, and that of the runs.
 func (t *Tabulation) Sheet() *Sheet {
-	s := &Sheet{}
-	s.Fact("runs", plain.Count(len(t.Runs), "run"))
+	s := &Sheet{Answer: t.words()}
 	var rows, runs [][]string
 	factor := func(v float64) string {
 		if v == 0 {

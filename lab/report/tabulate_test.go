@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"testing"
 
 	"berth.dev/berth/internal/golden"
@@ -29,6 +30,12 @@ func TestTabulate(t *testing.T) {
 	}
 	if len(got.Rows) != 11 || len(got.Runs) != 3 || got.Runs[0].Blocks != fakeBlocks || got.Runs[0].Foreign <= 0 {
 		t.Errorf("%d rows, runs %+v", len(got.Rows), got.Runs)
+	}
+	says := strings.Join(got.words(), "\n")
+	for _, want := range []string{"called different from itself in 0 of 3 runs.", "contradict each other on: idle against weighted (worse in 1, better in 1)", "Decided alike in all of 3 runs by the p99: unisolated against alone", "Decided in some: idle against alone (2)"} {
+		if !strings.Contains(says, want) {
+			t.Errorf("lacks %q:\n%s", want, says)
+		}
 	}
 	var text bytes.Buffer
 	if err := Text(&text, got.Sheet(), Options{Width: 110}); err != nil {
