@@ -186,14 +186,14 @@ func (l *Loop) spares(at *escalation, suspect string) (why string) {
 	}
 	use := w.recently()
 	if w.Recent != nil && use < greedy {
-		return fmt.Sprintf("it uses %.2f CPUs, and a group is acted on from %.2f on", use, greedy)
+		return fmt.Sprintf("it uses %.3f CPUs, and a group is acted on from %.3f on", use, greedy)
 	}
 	if len(at.steps) == 0 || at.onProbation(false) {
 		return ""
 	}
 	last := &at.steps[len(at.steps)-1]
 	if least := max(greedy, min(last.use, victim.Use)/2); use < least {
-		return fmt.Sprintf("it uses %.2f CPUs, and beside a remedy against %s a group is acted on from %.2f on", use, last.action.Suspect, least)
+		return fmt.Sprintf("it uses %.3f CPUs, and beside a remedy against %s a group is acted on from %.3f on", use, last.action.Suspect, least)
 	}
 	return ""
 }

@@ -756,7 +756,7 @@ func TestSparesByRecentUse(t *testing.T) {
 				r.run(time.Minute)
 				var acted []string
 				for _, e := range r.run(10 * time.Second) {
-					if e.Outcome == control.Spared && (e.Suspect != "pods/mail" || c.use > 0.45 || !strings.HasPrefix(e.Text, fmt.Sprintf("it uses %.2f CPUs", c.use))) {
+					if e.Outcome == control.Spared && (e.Suspect != "pods/mail" || c.use > 0.45 || !strings.HasPrefix(e.Text, fmt.Sprintf("it uses %.3f CPUs", c.use))) {
 						t.Errorf("%v: %s", e, e.Text)
 					}
 					if name := strings.TrimPrefix(e.Victim+e.Suspect, victim+"pods/"); e.Outcome == control.Applied && !slices.Contains(acted, name) {

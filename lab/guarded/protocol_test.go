@@ -1059,7 +1059,7 @@ func TestStoredProtocol(t *testing.T) {
 		"guard-protocol-4": "results/guard-protocol-4.json.gz", "guard-protocol-5": "results/guard-protocol-5.json.gz", "guard-protocol": "results/guard-protocol-6.json.gz",
 		"guard-sixteen": "results/guard-sixteen-1.json.gz", "guard-sixteen run 2": "results/guard-sixteen-2.json.gz",
 		"guard-truths": "results/guard-truths-quarter.json.gz", "guard-truths-again": "results/guard-truths-again.json.gz",
-		"guard-truths-use": "results/guard-truths-use-1.json.gz",
+		"guard-truths-use": "results/guard-truths-use-1.json.gz", "guard-truths-use run 2": "results/guard-truths-use-2.json.gz",
 	}
 	whole := func(reasons func(*ProtocolAnalysis, time.Duration) []string) func(a *ProtocolAnalysis) ([][]report.Column, []string) {
 		return func(a *ProtocolAnalysis) ([][]report.Column, []string) {
@@ -1106,7 +1106,7 @@ func TestStoredProtocol(t *testing.T) {
 		"guard-protocol":      whole(whySixth),
 		"guard-sixteen":       brief,
 		"guard-sixteen run 2": brief,
-		"guard-truths":        truths(12), "guard-truths-again": truths(7), "guard-truths-use": truths(7),
+		"guard-truths":        truths(12), "guard-truths-again": truths(7), "guard-truths-use": truths(7), "guard-truths-use run 2": truths(7),
 	} {
 		page, _, _ := strings.Cut(name, " ")
 		text, err := os.ReadFile(docs + page + ".md")

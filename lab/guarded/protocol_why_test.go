@@ -383,7 +383,9 @@ func whyTruths(a *ProtocolAnalysis) (said []string) {
 	slices.Sort(reactions)
 	add("in %d of %d onsets of `innocent` the guard set the bystander idle, in %d of them after the neighbour, in %d before", hit[Innocent], onsets[Innocent], second, first)
 	add("The bystander used %s CPUs", fromTo("%.2f", use))
-	add("waited %s s per second for others before, and %s after", fromTo("%.2f", before), fromTo("%.2f", after))
+	if len(before) > 0 {
+		add("waited %s s per second for others before, and %s after", fromTo("%.2f", before), fromTo("%.2f", after))
+	}
 	add("in %d of %d onsets of `two` only one of the two hogs was acted on", one, onsets[Two])
 	within := 0
 	for _, r := range reactions {
