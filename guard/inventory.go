@@ -246,12 +246,12 @@ func (k *inventory) focus(needy, already []string) []string {
 	return focus
 }
 
-// workloads are what a loop has to know of groups. The settings of those that findings
-// are about, and of the groups around them, are read again.
+// workloads are what a loop has to know of groups. The settings of those that it may act on
+// by findings, and of the groups around them, are read again.
 func (r *Runner) workloads(about []detect.Finding, now watch.Time, full bool) []control.Workload {
 	known := &r.known
 	if r.o.Actuator != nil {
-		r.refresh(about)
+		r.refresh(about, now)
 	}
 	var sending map[string][]control.Sending
 	if full {
@@ -363,9 +363,15 @@ func (r *Runner) sending(about []detect.Finding) map[string][]control.Sending {
 	return all
 }
 
-func (r *Runner) refresh(about []detect.Finding) {
+// refresh reads the settings again of the groups that findings are about, of those that may be
+// acted on instead since they use more CPU time of late, and of the groups around these.
+func (r *Runner) refresh(about []detect.Finding, now watch.Time) {
 	for i := range about {
-		for _, name := range []string{about[i].Victim, about[i].Suspect} {
+		names := []string{about[i].Victim, about[i].Suspect}
+		if about[i].Resource == detect.CPU {
+			names = append(names, r.recent.above(about[i].Suspect, now)...)
+		}
+		for _, name := range names {
 			for at := name; at != "." && at != "" && at != "/"; at = path.Dir(at) {
 				if m := r.known.all[at]; m != nil {
 					r.readSettings(m)

@@ -51,3 +51,17 @@ func (r recent) use(group string, now watch.Time) *float64 {
 	}
 	return &use
 }
+
+// above are the groups that use more than another of late; none if that is not known.
+func (r recent) above(group string, now watch.Time) (all []string) {
+	least := r.use(group, now)
+	if least == nil {
+		return nil
+	}
+	for name := range r {
+		if use := r.use(name, now); use != nil && *use > *least {
+			all = append(all, name)
+		}
+	}
+	return all
+}

@@ -96,6 +96,43 @@ func TestClassBySettings(t *testing.T) {
 	}
 }
 
+// The settings of a suspect are read again before it may be acted on, and those of groups that may be acted on in its
+// place: not those of others.
+func TestSettingsAreReadAgain(t *testing.T) {
+	t.Parallel()
+	const now = watch.Second
+	for _, tc := range []struct {
+		resource detect.Resource
+		suspect  string
+		again    []string
+	}{
+		{detect.CPU, "mail", []string{"batch", "mail", "web"}},
+		{detect.CPU, "batch", []string{"batch", "web"}},
+		{detect.CPU, "unread", []string{"unread", "web"}},
+		{detect.Memory, "mail", []string{"mail", "web"}},
+	} {
+		of := map[string]actuate.Settings{}
+		r := settledRunner(t, of)
+		for name, use := range map[string]float64{"batch": 2, "mail": 0.5, "little": 0.4, "unread": 0, "web": 0.3} {
+			r.add(Workload{Group: name}, true, true)
+			of[name] = actuate.Settings{Limits: cgroup.Limits{Weight: 50}}
+			for at := now - recentSpan; at <= now && use > 0; at += watch.Time(FastWindow) {
+				r.recent.observe([]watch.Sample{{Time: at, Subject: watch.Subject{Scope: watch.Group, Name: name}, Quantity: watch.CPUTime, Value: use * at.Seconds()}})
+			}
+		}
+		r.known.sort()
+		var again []string
+		for _, w := range r.workloads([]detect.Finding{{Victim: "web", Suspect: tc.suspect, Resource: tc.resource}}, now, false) {
+			if w.Limits.Weight == 50 {
+				again = append(again, w.Group)
+			}
+		}
+		if !slices.Equal(again, tc.again) {
+			t.Errorf("%v, %s: those of %q are read again, want %q", tc.resource, tc.suspect, again, tc.again)
+		}
+	}
+}
+
 // Groups around others can be acted on if there is nothing but best effort in them, and no process of their
 // own; not if one in them is protected.
 func TestAncestors(t *testing.T) {

@@ -284,6 +284,28 @@ func TestCPUsOfItsOwn(t *testing.T) {
 	}
 }
 
+// Rounds that are invalid do not tell where a role stood, nor do those of other cells.
+func TestStoodOn(t *testing.T) {
+	t.Parallel()
+	on := func(cell, invalid, of, file, value string) Round {
+		return Round{Scenario: cell, Invalid: invalid, Knobs: []Knob{{Of: of, File: file, Value: value}}}
+	}
+	rounds := []Round{
+		on("shared", "", Tenant, "cpuset.cpus", "0-7"),
+		on("pinned", "the tenant ended", Tenant, "cpuset.cpus", "0-3"),
+		on("pinned", "", Neighbour, "cpuset.cpus", "4-7"),
+		on("pinned", "", Tenant, "cpu.idle", "1"),
+		on("pinned", "", Tenant, "affinity", ""),
+		on("pinned", "", Tenant, "affinity", "1-2"),
+		on("pinned", "", Tenant, "affinity", "1-3"),
+	}
+	for cell, want := range map[string]string{"pinned": "1-2", "shared": "0-7", "none": ""} {
+		if got := StoodOn(rounds, cell, Tenant); got.String() != want {
+			t.Errorf("%s: %q, want %q", cell, got, want)
+		}
+	}
+}
+
 // lateResult is a run of whose requests nearly all were disturbed, so that all count.
 func lateResult(t *testing.T, scenarios map[string]fake) *Result {
 	t.Helper()

@@ -469,12 +469,16 @@ func (r *Result) command(s Scenario) string {
 // ownCPUs is how many CPUs of its own the tenant had, as read back; 0 if unknown.
 func (r *Result) ownCPUs(scenario string) int { return StoodOn(r.Rounds, scenario, Tenant).Len() }
 
-// StoodOn are the CPUs that a role was confined to in a cell's rounds, as read back; none if that
-// is not known.
+// StoodOn are the CPUs that a role was confined to in the first valid round of a cell that tells, as
+// read back; none if no round does.
 func StoodOn(rounds []Round, cell string, role Role) cpuset.Set {
-	for _, r := range rounds {
+	for i := range rounds {
+		r := &rounds[i]
+		if r.Scenario != cell || r.Invalid != "" {
+			continue
+		}
 		for _, k := range r.Knobs {
-			if r.Scenario != cell || k.Of != string(role) || k.File != "cpuset.cpus" && k.File != "affinity" {
+			if k.Of != string(role) || k.File != "cpuset.cpus" && k.File != "affinity" {
 				continue
 			}
 			if set, err := cpuset.Parse(k.Value); err == nil && !set.IsEmpty() {

@@ -88,10 +88,10 @@ func TestNoLink(t *testing.T) {
 func TestSharesText(t *testing.T) {
 	t.Parallel()
 	e := isolationOf(t, Net)
-	a := &analysis{}
+	r := new(Result)
 	got := map[string]string{}
 	for _, s := range e.Scenarios {
-		got[s.Name] = a.command(s)
+		got[s.Name] = r.command(s)
 	}
 	const by = "berth run --net-classes FILE --net bulk -- COMMAND, where bulk is "
 	want := map[string]string{

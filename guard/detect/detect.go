@@ -111,8 +111,8 @@ type workload struct {
 	seen     int                 // windows judged, up to lookBack
 	// quotaUntil is until when its quota, which ran out, may explain what is seen.
 	quotaUntil watch.Time
-	// ownUntil likewise: a burst of its own. ownFrom is when one began that is known by its waiting alone, else 0, long
-	// ago.
+	// ownUntil likewise: a burst of its own. ownFrom is when the last one began, if that is known by its waiting alone;
+	// else it is 0.
 	ownUntil, ownFrom watch.Time
 	// full is the end of the last window in which others had most of its full CPUs.
 	full watch.Time

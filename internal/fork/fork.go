@@ -2,6 +2,7 @@
 package fork
 
 import (
+	"os"
 	"os/exec"
 	"runtime"
 	"sync"
@@ -10,7 +11,8 @@ import (
 
 // Parent forks processes on one thread, which lives until Close. The kernel sends a process its
 // parent death signal when the thread that forked it ends (PR_SET_PDEATHSIG, prctl(2)), not the
-// process; and Go ends the thread of a goroutine that returns without unlocking it.
+// process. Go ends the thread of a goroutine that returns without unlocking it, but never the first
+// thread of the process.
 type Parent struct {
 	calls chan func()
 }
@@ -18,13 +20,23 @@ type Parent struct {
 // NewParent makes one.
 func NewParent() *Parent {
 	p := &Parent{make(chan func())}
-	go func() {
-		runtime.LockOSThread()
-		for call := range p.calls {
-			call()
-		}
-	}()
+	go p.serve(make(chan struct{}))
 	return p
+}
+
+// serve makes the calls on a thread that is not the first of the process, and closes begun once it has one.
+func (p *Parent) serve(begun chan struct{}) {
+	runtime.LockOSThread()
+	if syscall.Gettid() == os.Getpid() {
+		go p.serve(begun) // on another thread, as this one is taken
+		<-begun
+		runtime.UnlockOSThread()
+		return
+	}
+	close(begun)
+	for call := range p.calls {
+		call()
+	}
 }
 
 // Close ends the thread, and with it every process that Start started and that still runs.
@@ -48,5 +60,6 @@ func (p *Parent) Start(cmd *exec.Cmd) error {
 
 var forever = sync.OnceValue(NewParent)
 
-// Start starts a command. The kernel kills it when this process ends.
+// Start starts a command. The kernel kills it when this process ends. What the calling thread has of its own, as
+// namespaces, the command does not get.
 func Start(cmd *exec.Cmd) error { return forever().Start(cmd) }

@@ -10,10 +10,21 @@ import (
 	"time"
 )
 
+// The first thread of the process is that of the main goroutine: a goroutine of a test that ends ends its thread.
+func init() { runtime.LockOSThread() }
+
+// fromFirst is a parent that began to serve on the first thread.
+var fromFirst = &Parent{make(chan func())}
+
+func TestMain(m *testing.M) {
+	fromFirst.serve(make(chan struct{}))
+	os.Exit(m.Run())
+}
+
 // sleeper is a process that a goroutine starts which ends, and its thread with it.
 func sleeper(t *testing.T, start func(*exec.Cmd) error) (ended chan error) {
 	t.Helper()
-	cmd := exec.Command("sleep", "60")
+	cmd := exec.Command("sleep", "3600")
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
@@ -62,6 +73,14 @@ func TestStart(t *testing.T) {
 	ends("a parent's process", ofParent)
 	if len(ofProcess) > 0 {
 		t.Error("a process ended that was to live as long as this one")
+	}
+}
+
+// Go never ends the first thread of a process, nor would the kernel kill what that has forked before the process ends.
+func TestNotOnTheFirstThread(t *testing.T) {
+	var thread int
+	if err := fromFirst.Do(func() error { thread = syscall.Gettid(); return nil }); err != nil || thread == os.Getpid() {
+		t.Errorf("it forks on thread %d of process %d, %v", thread, os.Getpid(), err)
 	}
 }
 

@@ -189,6 +189,28 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// Of configs that are better than another the best is first, whether less of the figure is better or more.
+func TestBetterPairs(t *testing.T) {
+	t.Parallel()
+	better := func(name, figure string, estimate float64) stats.Compared {
+		return stats.Compared{Cell: name, Against: "none", Figure: figure, Interval: stats.Interval{Estimate: estimate}, Verdict: stats.Better}
+	}
+	e := Spec{
+		Configs: []Config{{Name: "none"}, {Name: "a"}, {Name: "b"}},
+		Loads:   []Load{{Share: 0.5}, {ClientsPerCPU: 1}},
+		Compare: []Pair{{"a", "none"}, {"b", "none"}},
+	}
+	a := &Analysis{Compared: []LoadCompared{
+		{Compared: []stats.Compared{better("a", lab.P99.Name, 0.8), better("b", lab.P99.Name, 0.5)}},
+		{Compared: []stats.Compared{better("a", lab.Throughput.Name, 1.2), better("b", lab.Throughput.Name, 2)}},
+	}}
+	for at, l := range e.Loads {
+		if all := a.betterPairs(e, at, func(Config, Config) bool { return true }); len(all) != 2 || all[0].Name != "b" {
+			t.Errorf("%s: %v, want b first", l, all)
+		}
+	}
+}
+
 // The matrix of the ramp that is published is that of the result that is stored.
 func TestPublishedRamp(t *testing.T) {
 	t.Parallel()

@@ -55,13 +55,17 @@ func (a *Analysis) advice(x *Experiment) string {
 	return ""
 }
 
-// verdict is that of a config against another under a load, by what the load is judged by.
-func (a *Analysis) verdict(e Spec, at int, name, against string) stats.Compared {
-	figure := lab.P99
-	if e.Loads[at].ClientsPerCPU > 0 {
-		figure = lab.Throughput
+// judgedBy is the figure by which a load is judged.
+func (l Load) judgedBy() stats.Figure {
+	if l.ClientsPerCPU > 0 {
+		return lab.Throughput
 	}
-	v, _ := stats.Of(a.Compared[at].Compared, name, against, figure.Name)
+	return lab.P99
+}
+
+// verdict is that of a config against another under a load.
+func (a *Analysis) verdict(e Spec, at int, name, against string) stats.Compared {
+	v, _ := stats.Of(a.Compared[at].Compared, name, against, e.Loads[at].judgedBy().Name)
 	return v
 }
 
@@ -75,6 +79,9 @@ func (a *Analysis) betterPairs(e Spec, at int, want func(c, against Config) bool
 		}
 	}
 	slices.SortStableFunc(all, func(c, d Config) int { return cmp.Compare(estimates[c.Name], estimates[d.Name]) })
+	if e.Loads[at].judgedBy().More {
+		slices.Reverse(all)
+	}
 	return all
 }
 

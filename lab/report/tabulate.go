@@ -98,22 +98,23 @@ func Tabulate(runs []Analysed) *Tabulation {
 // words are how many comparisons the runs agree on, and whether they contradict each other.
 func (t *Tabulation) words() (words []string) {
 	n := len(t.Runs)
-	var all, some, none, both []string
+	var all, unlike, some, none, both []string
 	for _, row := range t.Rows {
-		worse, better := row.Verdicts[stats.Worse], row.Verdicts[stats.Better]
+		worse, better, asGood := row.Verdicts[stats.Worse], row.Verdicts[stats.Better], row.Verdicts[stats.Equivalent]
 		if row.Scenario == lab.BaselineAgain {
 			words = append(words, fmt.Sprintf("The tenant alone is called different from itself in %d of %s.", worse+better, plain.Count(n, "run")))
 			continue
 		}
 		pair := fmt.Sprintf("%s against %s", shownName(row.Scenario), shownName(row.Against))
-		decided := max(worse, better, row.Verdicts[stats.Equivalent])
-		switch {
+		switch decided := worse + better + asGood; {
 		case worse > 0 && better > 0:
 			both = append(both, fmt.Sprintf("%s (worse in %d, better in %d)", pair, worse, better))
-		case decided == n:
+		case max(worse, better, asGood) == n:
 			all = append(all, pair)
-		case worse+better+row.Verdicts[stats.Equivalent] > 0:
-			some = append(some, fmt.Sprintf("%s (%d)", pair, worse+better+row.Verdicts[stats.Equivalent]))
+		case decided == n:
+			unlike = append(unlike, fmt.Sprintf("%s (as good in %d)", pair, asGood))
+		case decided > 0:
+			some = append(some, fmt.Sprintf("%s (%d)", pair, decided))
 		default:
 			none = append(none, pair)
 		}
@@ -121,7 +122,7 @@ func (t *Tabulation) words() (words []string) {
 	for _, part := range []struct {
 		says  string
 		pairs []string
-	}{{"The runs contradict each other on", both}, {"Decided alike in all of %s by the p99", all}, {"Decided in some", some}, {"Decided in none", none}} {
+	}{{"The runs contradict each other on", both}, {"Decided alike in all of %s by the p99", all}, {"Decided in all, but not alike", unlike}, {"Decided in some", some}, {"Decided in none", none}} {
 		if part.pairs != nil {
 			says := strings.ReplaceAll(part.says, "%s", plain.Count(n, "run"))
 			words = append(words, says+": "+strings.Join(part.pairs, ", ")+".")

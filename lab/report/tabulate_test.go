@@ -37,6 +37,15 @@ func TestTabulate(t *testing.T) {
 			t.Errorf("lacks %q:\n%s", want, says)
 		}
 	}
+	mixed := &Tabulation{Runs: make([]TabulatedRun, 3), Rows: []Tabulated{
+		{Scenario: "idle", Against: lab.Baseline, Verdicts: map[stats.Verdict]int{stats.Worse: 2, stats.Equivalent: 1}},
+		{Scenario: "weighted", Against: lab.Baseline, Verdicts: map[stats.Verdict]int{stats.Worse: 1, stats.Equivalent: 1, stats.Inconclusive: 1}},
+		{Scenario: "limited", Against: lab.Baseline, Verdicts: map[stats.Verdict]int{stats.Equivalent: 3}},
+	}}
+	want := "Decided alike in all of 3 runs by the p99: limited against alone.\nDecided in all, but not alike: idle against alone (as good in 1).\nDecided in some: weighted against alone (2)."
+	if says := strings.Join(mixed.words(), "\n"); says != want {
+		t.Errorf("%q, want %q", says, want)
+	}
 	var text bytes.Buffer
 	if err := Text(&text, got.Sheet(), Options{Width: 110}); err != nil {
 		t.Fatal(err)
