@@ -691,6 +691,19 @@ func TestClassesRefusedInWholePod(t *testing.T) {
 	}
 }
 
+// A container of a pod that was placed as a whole is resized, and its place stays its pod's.
+func TestResizeOfWholePod(t *testing.T) {
+	t.Parallel()
+	h := newClassHost(t, fakekernel.V2(), func(o *Options) { o.Pods = known{} })
+	p, a, _ := h.wholePod("web", map[string]string{"berth.dev/cache": "gold"})
+	must(t, h.create(p, a))
+	_, err := h.p.UpdateContainer(context.Background(), p, a, container(p, "a", 200).Linux.Resources)
+	must(t, err)
+	if w := h.workload("default/web/a"); w.Spec.Request.Milli != 200 || w.Classes["cache"] != "gold" || w.Spec.Annotations[scopeKey] == "" {
+		t.Errorf("resized to %d, classes %v, scope %q", w.Spec.Request.Milli, w.Classes, w.Spec.Annotations[scopeKey])
+	}
+}
+
 // A write that fails takes away the class that it is of, and nothing else: not other kinds, and
 // no class of another container in the same change.
 func TestClassesOfOthersStay(t *testing.T) {

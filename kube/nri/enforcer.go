@@ -389,7 +389,8 @@ func (t *table) add(pod *api.PodSandbox, c *api.Container, sent resources, fresh
 	t.containers[id], t.order = s, append(t.order, s)
 }
 
-// identity says which container of which pod an id is; "" for an event on nobody.
+// identity names a container and its pod by the container's id. It is empty if the runtime does not have the
+// container.
 func (t *table) identity(id string) identity {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -399,7 +400,7 @@ func (t *table) identity(id string) identity {
 	return identity{}
 }
 
-// lastSent is what a container has by the last that is known.
+// lastSent is what the runtime was sent last for a container, or listed itself; empty if that is unknown.
 func (t *table) lastSent(id string) resources {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -137,7 +137,7 @@ const (
 	Rejected  = "rejected"  // a container that is not to run
 	Fallback  = "fallback"  // the shared pool instead of what was asked for
 	Late      = "late"      // the shared pool, as the decision took too long
-	Recovered = "recovered" // from one of both: it has what it asks for now
+	Recovered = "recovered" // what was asked for, after Fallback, Late or Abandoned
 	Drifted   = "drifted"   // the kernel has other CPUs than it should
 	Abandoned = "abandoned" // created and not started: its CPUs are the others' again
 	Connected = "connected" // to the runtime, or Lost

@@ -170,14 +170,15 @@ func (p *Plugin) startsInGroup(container string) bool {
 	return false
 }
 
-// alignGroupStarts brings the containers that are still to start in line with those that the runtime has: it
-// forgets those that started or ended while no plugin was connected, and notes those that a former plugin
-// asked for. They show nothing of this runtime.
+// alignGroupStarts brings the containers that are still to start in line with those that the runtime has. It
+// forgets those that started or ended while no plugin was connected: they show nothing of this runtime. And it
+// notes those that a former plugin asked for: the runtime has the name of their group.
 func (p *Plugin) alignGroupStarts(pods map[string]*api.PodSandbox, containers []*api.Container) {
-	waits := map[string]*api.Container{} // created and not started
+	var waits []*api.Container // created and not started
+	ids := map[string]bool{}   // of those
 	for _, c := range containers {
 		if s := c.GetState(); s != api.ContainerState_CONTAINER_STOPPED && s != api.ContainerState_CONTAINER_RUNNING && !p.opt.Busy(groupName(c)) {
-			waits[c.GetId()] = c
+			waits, ids[c.GetId()] = append(waits, c), true
 		}
 	}
 	p.mu.Lock()
@@ -188,12 +189,12 @@ func (p *Plugin) alignGroupStarts(pods map[string]*api.PodSandbox, containers []
 			continue
 		}
 		for name, one := range of {
-			if !one.ended && waits[one.container] == nil {
+			if !one.ended && !ids[one.container] {
 				delete(of, name)
 			}
 		}
 	}
-	for _, c := range waits { // those that a former plugin asked for: the runtime has the name of the group
+	for _, c := range waits {
 		group, pod := c.GetLinux().GetRdt().GetClosId().GetValue(), c.GetPodSandboxId()
 		if _, known := p.groupStarts.of[pod][c.GetName()]; !known && pods[pod] != nil && agent.IsCacheGroup(group) {
 			p.groupStarts.put(pod, c.GetName(), groupStart{container: c.GetId(), group: group})

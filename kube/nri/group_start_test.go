@@ -256,6 +256,32 @@ func TestUnstartedOverARestart(t *testing.T) {
 			starts(h, p, c)
 			return c
 		}},
+		"it is resized before it has its CPUs again": {own: 4, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.p.abandon(ctx)
+			h.restart(p, c)
+			starts(h, p, c)
+			more := container(p, "a", 4000).Linux.Resources
+			_, err := h.p.UpdateContainer(ctx, p, c, more)
+			must(h.t, err)
+			return c
+		}},
+		"its adoption is late": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.p.abandon(ctx)
+			h.make(c)
+			c.State = api.ContainerState_CONTAINER_RUNNING
+			must(h.t, h.p.Close())
+			h.p = open(h.t, h.opt)
+			h.connect()
+			over := make(chan time.Time)
+			close(over)
+			after := h.p.after
+			h.p.after = func(time.Duration) <-chan time.Time { return over }
+			_, err := h.p.Synchronize(ctx, []*api.PodSandbox{p}, []*api.Container{c})
+			h.p.after = after
+			must(h.t, err)
+			eventually(h.t, "it is placed", func() bool { h.p.retryAll(ctx); return len(h.heard.kinds(Recovered)) == 1 })
+			return c
+		}},
 		"it is being started": {own: 2, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
 			must(h.t, h.p.StartContainer(ctx, p, c))
 			h.restart(p, c)

@@ -184,12 +184,14 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	if res.GetCpu().GetQuota().GetValue() < 0 && stays.milli == 0 {
 		p.table.limitTo(c.GetId(), 0)
 	}
-	err := p.within(ctx, func(ctx context.Context) error { return p.resize(ctx, pod, withResources(c, res)) })
+	next := withResources(c, res)
+	err := p.within(ctx, func(ctx context.Context) error { return p.resize(ctx, pod, next) })
 	var refused *RefusedError
 	if errors.As(err, &refused) {
 		p.table.limitTo(c.GetId(), was.milli)
 		return nil, fmt.Errorf("not resized: %w", refused.Err)
 	}
+	p.retryResized(next)
 	if err != nil {
 		p.emit(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
 	}

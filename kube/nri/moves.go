@@ -173,7 +173,7 @@ func (t *table) blocked() (cpus cpuset.Set) {
 	return cpus
 }
 
-// heldBack are the blocked CPUs, and those that the containers keep which have to wait for blocked ones.
+// heldBack are the blocked CPUs, and those that containers keep while they wait for blocked ones.
 func (t *table) heldBack(online cpuset.Set) cpuset.Set {
 	blocked := t.blocked()
 	for before := (cpuset.Set{}); before != blocked; {

@@ -135,7 +135,11 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		return err
 	}
 	asked.keepClasses(&held)
+	if scope := held.Spec.Annotations[scopeKey]; scope != "" {
+		asked.spec.Annotations[scopeKey] = scope
+	}
 	switch {
+	case unstarted(&held) && p.table.runs(c.GetId()): // it gets what it asks for, as in restoreRequest
 	case unstarted(&held):
 		asked.spec = asked.notStarted()
 	case held.Spec.Annotations[fallbackKey] != "":
@@ -156,14 +160,16 @@ func (p *Plugin) resize(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 func (p *Plugin) release(ctx context.Context, container string) (known bool, err error) {
 	known = p.table.has(container)
 	p.table.drop(container)
+	p.mu.Lock()
+	delete(p.retries, container)
+	p.mu.Unlock()
 	return p.giveBack(ctx, container, known)
 }
 
-// giveBack releases the place of a container, if it has one. known is true if it has, and else was.
+// giveBack releases the place of a container, if it has one. known is true if it has one, else it is was.
 func (p *Plugin) giveBack(ctx context.Context, container string, was bool) (known bool, err error) {
 	p.mu.Lock()
 	n, ok := p.ids[container]
-	delete(p.retries, container)
 	p.mu.Unlock()
 	if !ok {
 		return was, nil

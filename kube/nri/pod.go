@@ -29,7 +29,7 @@ type named struct {
 	classes map[agent.ClassKind]string
 	limited bool // in what it sends or receives
 	joined  bool // it has what they have in its control group
-	// unstarted is true if it gave up what its pod asks for until it starts.
+	// unstarted is true from when it gave its CPUs up, as nobody started it, until it has them again.
 	unstarted bool
 }
 

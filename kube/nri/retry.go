@@ -29,6 +29,15 @@ func (p *Plugin) retryLater(pod *api.PodSandbox, c *api.Container) {
 	p.retries[c.GetId()] = &unplaced{pod: pod, c: c}
 }
 
+// retryResized has a container that is to be placed again ask for the resources that it has now.
+func (p *Plugin) retryResized(c *api.Container) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.retries[c.GetId()]; l != nil {
+		p.retries[c.GetId()] = &unplaced{pod: l.pod, c: c, why: l.why}
+	}
+}
+
 // retryAll places the containers about which a decision came too late or failed. No handler waits for it: its
 // updates are sent, or are in the answer of the handler that is at work by then.
 func (p *Plugin) retryAll(ctx context.Context) {
@@ -44,6 +53,9 @@ func (p *Plugin) retryAll(ctx context.Context) {
 			return
 		}
 		id := l.c.GetId()
+		if p.table.isAbandoned(id) { // it is placed if it starts
+			continue
+		}
 		err := p.place(ctx, l.pod, l.c)
 		var held *place.HeldError
 		if errors.As(err, &held) { // the late decision was noted after all
@@ -73,13 +85,15 @@ func (p *Plugin) retryAll(ctx context.Context) {
 func (p *Plugin) abandon(ctx context.Context) {
 	for _, s := range p.abandoned(p.opt.Unstarted) {
 		_, placed := p.workload(s.id)
-		p.table.setAbandoned(s.id, true)
+		if !p.table.setAbandoned(&s) {
+			continue
+		}
 		give := func() (err error) { _, err = p.giveBack(ctx, s.id, true); return err }
 		if placed && p.startsInGroup(s.id) {
 			give = func() error { return p.keepGroup(ctx, s.id) }
 		}
 		if err := give(); err != nil {
-			p.table.setAbandoned(s.id, false) // and tried again
+			p.table.clearAbandoned(s.id) // and tried again
 			p.emit(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 		} else if placed {
 			why := fmt.Sprintf("created %s ago and not started", time.Since(s.came).Round(time.Second))
@@ -91,8 +105,8 @@ func (p *Plugin) abandon(ctx context.Context) {
 	}
 }
 
-// abandoned are copies of the containers that, since longer than that, were created and not started, or are
-// gone from the kernel.
+// abandoned returns copies of the containers that were created and not started, or are gone from the kernel,
+// for at least since.
 func (p *Plugin) abandoned(since time.Duration) []tracked {
 	return slices.DeleteFunc(p.table.abandoned(since), func(s tracked) bool {
 		if !p.opt.Busy(s.group) {
@@ -119,7 +133,7 @@ func (t *table) abandoned(since time.Duration) (all []tracked) {
 	return all
 }
 
-// noteMissing notes whether the kernel has the group of a container no more.
+// noteMissing notes whether the kernel lacks the group of a container.
 func (t *table) noteMissing(id string, is bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,15 +146,33 @@ func (t *table) noteMissing(id string, is bool) {
 	}
 }
 
-// setAbandoned gives an abandoned container the shared pool, and notes whether it is abandoned.
-func (t *table) setAbandoned(id string, is bool) {
-	t.followPool(id)
+// setAbandoned notes that a container, as abandoned returned it, is abandoned, and gives it the shared pool. If
+// the container started, ended or is back since then, it changes nothing and returns false.
+func (t *table) setAbandoned(was *tracked) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.containers[was.id]
+	if s == nil || s.started != was.started || s.startingSince != was.startingSince || s.goneSince != was.goneSince || s.came != was.came {
+		return false
+	}
+	s.abandoned, s.unplaced, s.want = true, true, resources{cpus: t.shared}
+	t.wake()
+	return true
+}
+
+// clearAbandoned notes that a container still has its place.
+func (t *table) clearAbandoned(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.containers[id]; s != nil {
-		s.abandoned = is
-		t.wake()
+		s.abandoned = false
 	}
+}
+
+func (t *table) isAbandoned(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.containers[id] != nil && t.containers[id].abandoned
 }
 
 // adoptLate gives a container the workload that a decision made after its budget was used up.
@@ -156,6 +188,9 @@ func (p *Plugin) adoptLate(ctx context.Context, l *unplaced, id string) error {
 	if err == nil {
 		p.emitLost(l.pod, l.c, lost)
 		p.attach(ctx, l.c.GetId(), &w)
+	}
+	if err == nil && p.table.runs(l.c.GetId()) { // its record may be of before its start
+		_, err = p.restoreRequest(ctx, l.pod, l.c)
 	}
 	return err
 }

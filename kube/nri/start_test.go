@@ -166,6 +166,58 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
+// One that starts while it is found not to have started keeps its CPUs, or has them again.
+func TestStartsWhileAbandoned(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db := pod("db", exclusive)
+	c := container(db, "a", 4000)
+	own := func(t *testing.T, p *Plugin) int {
+		t.Helper()
+		w, err := p.node.Get(ctx, "default/db/a")
+		must(t, err)
+		return w.Grant.Own.Len()
+	}
+	create := func(t *testing.T, change func(*Options)) (*Plugin, *events) {
+		t.Helper()
+		opt, heard := options(t, "1s1n4c2t")
+		opt.Unstarted = time.Nanosecond
+		change(&opt)
+		p := open(t, opt)
+		_, _, err := p.CreateContainer(ctx, db, c)
+		must(t, err)
+		if got := own(t, p); got != 4 {
+			t.Fatalf("it owns %d CPUs", got)
+		}
+		return p, heard
+	}
+	t.Run("before it is noted", func(t *testing.T) {
+		t.Parallel()
+		var start func()
+		p, heard := create(t, func(o *Options) { o.Busy = func(string) bool { start(); return false } })
+		start = func() { must(t, p.PostStartContainer(ctx, db, c)) }
+		p.abandon(ctx)
+		if got, told := own(t, p), heard.kinds(Abandoned); got != 4 || len(told) > 0 {
+			t.Errorf("it owns %d CPUs, told %q", got, told)
+		}
+	})
+	t.Run("before its CPUs are given back", func(t *testing.T) {
+		t.Parallel()
+		p, _ := create(t, func(o *Options) { o.Busy = func(string) bool { return false } })
+		found := p.abandoned(0)
+		if len(found) != 1 || !p.table.setAbandoned(&found[0]) {
+			t.Fatalf("found %+v", found)
+		}
+		must(t, p.PostStartContainer(ctx, db, c))
+		_, err := p.giveBack(ctx, c.Id, true)
+		must(t, err)
+		p.retryAll(ctx)
+		if got := own(t, p); got != 4 {
+			t.Errorf("it owns %d CPUs", got)
+		}
+	})
+}
+
 // So it is with one that has no cache class where the plugin starts anew before the container starts.
 func TestAbandonedOverARestart(t *testing.T) {
 	t.Parallel()

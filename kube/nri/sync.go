@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,11 +34,6 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	if err != nil {
 		p.emit(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
 	}
-	for _, c := range containers { // it started meanwhile
-		if pod := byID[c.GetPodSandboxId()]; pod != nil && p.gaveUp(c.GetId()) && p.table.runs(c.GetId()) {
-			p.retryLater(pod, c)
-		}
-	}
 	updates, _, err := p.table.answer("", p.online)
 	p.emit(Event{Kind: Connected, Text: plural(len(containers), "container") + " adopted in " + time.Since(began).Round(time.Millisecond).String()})
 	// An update that the former plugin, or the lost connection, had begun may still come.
@@ -47,8 +43,12 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	return updates, err
 }
 
-// trackAll makes the table have the containers that the runtime has, and no others.
+// trackAll makes the table have the containers that the runtime has, and no others, and forgets pods that are
+// gone.
 func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Container) {
+	p.mu.Lock()
+	maps.DeleteFunc(p.reported, func(pod string, _ map[string]bool) bool { return pods[pod] == nil })
+	p.mu.Unlock()
 	live := make(map[string]string, len(pods))
 	for _, pod := range pods {
 		live[pod.GetId()] = pod.GetUid()
@@ -81,15 +81,17 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, containers []*api.Container) (err error) {
 	var came []asked
 	defer func() {
-		if err == nil {
-			return
-		}
-		for i := range came {
-			p.forget(came[i].container())
+		if err != nil {
+			for i := range came {
+				p.forget(came[i].container())
+			}
 		}
 		for _, c := range containers {
-			if _, has := p.workload(c.GetId()); !has && pods[c.GetPodSandboxId()] != nil && p.table.has(c.GetId()) {
-				p.retryLater(pods[c.GetPodSandboxId()], c)
+			id, pod := c.GetId(), pods[c.GetPodSandboxId()]
+			_, has := p.workload(id)
+			started := p.gaveUp(id) && p.table.runs(id) // while no plugin ran
+			if pod != nil && (started || err != nil && !has && p.table.has(id)) {
+				p.retryLater(pod, c)
 			}
 		}
 	}()

