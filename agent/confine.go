@@ -369,9 +369,7 @@ func (c *Transition) undo(undo func(match func(kernel.Step) bool) ([]kernel.Item
 	}
 	if last != "" {
 		_ = try(func(s kernel.Step) bool { return s.Path == last && asks(s) && match(s) })
-		items = slices.DeleteFunc(items, func(i kernel.Item) bool { // it is tried again with the others, or waits
-			return i.Outcome == kernel.Failed || i.Outcome == kernel.Widened || i.Outcome == kernel.Covered
-		})
+		items = done(items) // what is left is tried again with the others, or waits
 	}
 	var waiting []kernel.Item
 	for _, note := range c.Log.Notes() {
@@ -390,14 +388,20 @@ func (c *Transition) undo(undo func(match func(kernel.Step) bool) ([]kernel.Item
 
 // undoAll undoes all steps that match. A v1 set that is held back by one around it is tried
 // again once that is undone. Where systemd cannot be asked, nothing is tried again: that takes long, and is of no use.
+// Each step that is left has one item, of the last try.
 func (c *Transition) undoAll(match func(kernel.Step) bool) (items []kernel.Item, err error) {
 	for range 3 {
 		var some []kernel.Item
 		some, err = c.Log.Undo(match)
-		items = append(slices.DeleteFunc(items, func(i kernel.Item) bool { return i.Outcome == kernel.Failed }), some...)
+		items = append(done(items), some...)
 		if err == nil || isAway(err) {
 			break
 		}
 	}
 	return items, err
+}
+
+// done removes the items of steps that are still to be undone.
+func done(items []kernel.Item) []kernel.Item {
+	return slices.DeleteFunc(items, func(i kernel.Item) bool { return kernel.Stays(i.Outcome) })
 }

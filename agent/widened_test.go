@@ -20,6 +20,8 @@ func TestRestoreWidens(t *testing.T) {
 	layout := layouts()["v2"]
 	layout.Version = "6.12"
 	w := newWorld(t, layout)
+	web := w.refuse(path.Join(w.cpusets, "web.slice", cpusFile))
+	web.refuses = false
 	n := w.open()
 	w.place(n, spec("api", place.LSE, 2000, 0))
 	file := func(name string) string { return path.Join(w.cpusets, name, cpusFile) }
@@ -27,24 +29,35 @@ func TestRestoreWidens(t *testing.T) {
 	restore := func(when string, want map[string]kernel.Outcome) {
 		t.Helper()
 		items, err := n.Restore(ctx)
-		if err != nil {
+		if refused := want[file("web.slice")] == kernel.Failed; (err != nil) != refused {
 			t.Fatal(err)
 		}
 		got := map[string]kernel.Outcome{}
 		for _, i := range items {
+			if _, twice := got[i.Step.Path]; twice {
+				t.Errorf("%s: /%s is told twice", when, i.Step.Path)
+			}
 			got[i.Step.Path] = i.Outcome
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
-	restore("with processes in all groups", map[string]kernel.Outcome{
+	web.refuses = true
+	restore("with processes in all groups, one of which the kernel refuses", map[string]kernel.Outcome{
 		w.cpusets + "/berth":     kernel.Restored,
 		w.cpusets + "/berth/api": kernel.Restored,
 		controllers:              kernel.InUse,
 		file("system.slice"):     kernel.Widened,
 		file("user.slice"):       kernel.Widened,
-		file("web.slice"):        kernel.Widened,
+		file("web.slice"):        kernel.Failed,
+	})
+	web.refuses = false
+	restore("with processes in all groups", map[string]kernel.Outcome{
+		controllers:          kernel.InUse,
+		file("system.slice"): kernel.Widened,
+		file("user.slice"):   kernel.Widened,
+		file("web.slice"):    kernel.Widened,
 	})
 	for _, name := range []string{"system.slice", "user.slice", "web.slice"} {
 		if got := w.tree()[file(name)]; got != "0-7\n" {

@@ -171,8 +171,8 @@ func ignoreEINTR(call func() (int, error)) (int, error) {
 }
 
 // Subdirectories returns the names of the directories in one, in order; a negative most is all of
-// them. Of more than most it returns some, most or a few more, and leaves the others unread: who may make
-// directories there may have made any number.
+// them. Of more than most it returns some, at least most and fewer than most + 1024, and leaves the others unread:
+// who may make directories there may have made any number.
 func Subdirectories(dir string, most int) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {

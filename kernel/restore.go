@@ -105,7 +105,7 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 			for _, item := range items {
 				item.Owner = owner
 				report.Items = append(report.Items, item)
-				left = left || stays(item.Outcome)
+				left = left || Stays(item.Outcome)
 			}
 			if !left {
 				errs = append(errs, os.Remove(l.name))

@@ -64,8 +64,8 @@ const (
 	Covered
 )
 
-// stays reports whether a step is to be tried again later.
-func stays(o Outcome) bool { return o == Failed || o == InUse || o == Widened || o == Covered }
+// Stays reports whether an entry of the undo log is still there after an outcome, to be undone later.
+func Stays(o Outcome) bool { return o == Failed || o == InUse || o == Widened || o == Covered }
 
 type outcomes struct{}
 
@@ -97,13 +97,13 @@ func (r *Root) revertAll(entries []*entry, log *UndoLog) ([]reverted, error) {
 		}
 		outcome, err := r.revert(e, log)
 		all = append(all, reverted{e, outcome, err, false})
-		if !stays(outcome) {
+		if !Stays(outcome) {
 			errs = append(errs, log.undone(e))
 		}
 	}
 	for i := range all {
 		v := &all[i]
-		if !stays(v.outcome) || v.refused {
+		if !Stays(v.outcome) || v.refused {
 			continue
 		}
 		if _, _, err := r.locate(v.entry); Absent(err) {
@@ -123,7 +123,7 @@ func (r *Root) undoAll(entries []*entry, log *UndoLog) (left []*entry, err error
 		if v.outcome != InUse {
 			errs = append(errs, v.err)
 		}
-		if stays(v.outcome) {
+		if Stays(v.outcome) {
 			left = append(left, v.entry)
 		}
 	}

@@ -159,7 +159,10 @@ func (h *host) run() *running {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Run(ctx, h.opt) }()
+	go func() {
+		defer close(done) // whoever stops an agent that has ended does not wait
+		done <- Run(ctx, h.opt)
+	}()
 	r := &running{t: h.t, h: h}
 	r.stop = sync.OnceValue(func() error {
 		cancel()

@@ -130,9 +130,11 @@ agent: {stateDir: %s/node, socket: %s, metrics: "off"}
 		t.Fatalf("the agent did not answer: %v", err)
 	}
 	placed := 0
-	for e, err := range r.Events(t.Context(), 0, true) {
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for e, err := range r.Events(ctx, 0, true) {
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("of 2 groups the agent has placed %d: %v", placed, err)
 		}
 		if e.Kind == agent.Refused {
 			t.Skipf("another node has this host's groups: %s", e.Text)

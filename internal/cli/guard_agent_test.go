@@ -10,12 +10,14 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel/cgroup"
 )
 
 // berth guard status and off speak to the guard of an agent that runs.
 func TestGuardOfTheAgent(t *testing.T) {
 	t.Parallel()
+	fakekernel.LockHost(t, fakekernel.Alone) // no agent starts beside a guard of another test that may act
 	_, file, socket := agentHome(t, "guard: {mode: preview}\n")
 	agentProcess(t, socket, "--config", file, "--socket", socket)
 	ask := func(args ...string) string {

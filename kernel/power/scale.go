@@ -43,7 +43,8 @@ const (
 
 // Level is how far the clock of a pool is limited by its load. The zero value is not at all.
 type Level struct {
-	// Percent is the limit, in percent of the highest clock that the hardware has, by steps of 5.
+	// Percent is the limit, in percent of the highest clock that the CPUs can have, without boost where the profile
+	// switches that off, by steps of 5.
 	Percent int
 	// least is the most that the pool needed since less than Percent was enough, and held is
 	// for how long it has been enough.

@@ -1237,7 +1237,8 @@ func TestControlGroup(t *testing.T) {
 	for name, want := range map[string]string{
 		"web.service": "system.slice/web.service", "system.slice": "system.slice",
 		"idle.service": "it is not active, and has no group", "gone.service": "unit gone.service: there is no such unit ('systemctl list-units' lists them)",
-		"web": "does not end in .service, .scope or .slice", "a/web.service": "does not end in",
+		"web": "it ends in .service, .scope or .slice", "a/web.service": "no unit with a group has such a name", "a@.service": "an instance after the first @",
+		"a b.service": `letters, digits and :-_.\@`,
 	} {
 		group, err := ControlGroup(t.Context(), root, name)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && group != want {

@@ -36,7 +36,7 @@ func ControlGroup(ctx context.Context, root *kernel.Root, name string) (group st
 	}
 	u, ok := named(mount + "/" + name)
 	if !ok || strings.Contains(name, "/") {
-		return "", fmt.Errorf("unit %q: no unit that has a group is called so: its name does not end in .service, .scope or .slice, or has other characters than units have", name)
+		return "", fmt.Errorf("unit %q: no unit with a group has such a name: it ends in .service, .scope or .slice, has letters, digits and :-_.\\@ before that, and an instance after the first @ (systemd.unit(5))", name)
 	}
 	bus, err := f.connect(ctx)
 	if err != nil {
