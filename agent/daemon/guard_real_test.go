@@ -130,9 +130,9 @@ agent: {stateDir: %s/node, socket: %s, metrics: "off"}
 		t.Fatalf("the agent did not answer: %v", err)
 	}
 	placed := 0
-	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for e, err := range r.Events(ctx, 0, true) {
+	patience, enough := context.WithTimeout(t.Context(), time.Minute)
+	defer enough()
+	for e, err := range r.Events(patience, 0, true) {
 		if err != nil {
 			t.Fatalf("of 2 groups the agent has placed %d: %v", placed, err)
 		}
