@@ -210,7 +210,7 @@ func testTopology(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 	// Others on the host hold up any one change: of five the quickest counts.
 	var took []time.Duration
 	for i, want := range []string{"4+8", "1+8", "1+5", "1+2", "4+2"} {
-		next := state
+		var next *place.State
 		if i < 4 {
 			offer, err := place.Place(&berth.Policy{}, state, &place.Request{ID: fmt.Sprint(i), Class: place.LSR, Milli: 3000, Nodes: cpuset.MustOf(i / 2), NodesRequired: true})
 			if err != nil {
