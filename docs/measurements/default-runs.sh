@@ -1,5 +1,5 @@
 #!/bin/sh
-# The runs of default-runs.md: default-runs.sh BERTH FOLDER [RUNS [FLAG...]]. Every second one has
+# The runs of default-runs.md: default-runs.sh BERTH FOLDER [RUNS [ARGUMENT...]]. Every second one has
 # a load from elsewhere: two processes that work for 2 s and sleep for 18 s, 10 % of two CPUs.
 set -eu
 berth=$1 folder=$2 runs=${3:-20}
@@ -21,7 +21,7 @@ for i in $(seq -w "$runs"); do
 		load &
 		loader=$!
 	fi
-	"$berth" lab --results "$folder/$i" "$@" >"$folder/$i.txt" 2>"$folder/$i.err" || echo "run $i failed: $?"
+	"$berth" lab "$@" --results "$folder/$i" >"$folder/$i.txt" 2>"$folder/$i.err" || echo "run $i failed: $?"
 	if [ -n "$loader" ]; then
 		kill "$loader"
 		wait "$loader" 2>/dev/null || :
