@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,10 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kube/e2e/nodekit"
 )
 
 // weighing is the file with the CPU time that a group gets beside its siblings, and what weight 1
@@ -81,23 +85,33 @@ func changed(t *testing.T, before map[string]string, groups ...string) error {
 func foreign(t *testing.T) (took, all float64) {
 	t.Helper()
 	line, _, _ := strings.Cut(readText(t, "/proc/stat"), "\n")
-	number := func(text string, unit float64) float64 {
-		n, err := strconv.ParseFloat(text, 64)
+	for i, field := range strings.Fields(line)[1:9] {
+		n, err := strconv.ParseFloat(field, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n * unit
-	}
-	for i, field := range strings.Fields(line)[1:9] {
-		n := number(field, 0.01)
+		n *= 0.01
 		if all += n; i != 3 && i != 4 { // idle, and waiting for disks
 			took += n
 		}
 	}
-	if text, err := os.ReadFile("/sys/fs/cgroup/cpuacct/cpuacct.usage"); err == nil {
-		return took - number(strings.TrimSpace(string(text)), 1e-9), all
+	return took - usedBy(t, filepath.Dir(pods())+"/"), all
+}
+
+// usedBy is the CPU time that a group has used, in seconds.
+func usedBy(t *testing.T, group string) float64 {
+	t.Helper()
+	text, unit := "", 1e-9
+	if file := in("cpuacct", group); file != group {
+		text = readText(t, filepath.Join(file, "cpuacct.usage"))
+	} else {
+		text, unit = strings.Fields(readText(t, filepath.Join(group, "cpu.stat")))[1], 1e-6
 	}
-	return took - number(strings.Fields(readText(t, "/sys/fs/cgroup/cpu.stat"))[1], 1e-6), all
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n * unit
 }
 
 // troubled runs a pod that works in turns beside a best-effort one that takes all CPU time it gets,
@@ -232,6 +246,137 @@ func TestGuardYields(t *testing.T) {
 	end()
 	if now := readText(t, weight); now != is {
 		t.Errorf("after the end of the guard the weight is %s, before %s", now, is)
+	}
+}
+
+// suppression is a limit of all best-effort work, and what it was computed from, in CPUs. Without a limit it was
+// taken away.
+type suppression struct{ limit, others, system float64 }
+
+var suppressions = regexp.MustCompile(`text="(applied|reverted) headroom_cap \S*besteffort: ([0-9.]+) CPUs(?:; others use ([0-9.]+) CPUs, the system ([0-9.]+))?`)
+
+// suppressed are the limits that the plugin has set since its output had a length.
+func (c *cluster) suppressed(t *testing.T, since int) (all []suppression) {
+	t.Helper()
+	for _, step := range suppressions.FindAllStringSubmatch(c.plugin.Output()[since:], -1) {
+		var is suppression
+		for i, to := range []*float64{&is.limit, &is.others, &is.system} {
+			var err error
+			if *to, err = strconv.ParseFloat(step[i+2], 64); err != nil && step[1] == "applied" {
+				t.Fatalf("%s: %v", step[0], err)
+			}
+		}
+		if step[1] == "reverted" {
+			is = suppression{}
+		}
+		all = append(all, is)
+	}
+	return all
+}
+
+// byFormula checks that limits follow from their figures by Koordinator's formula with a threshold of 90 % (its 65 %
+// leave nothing on a busy host), within Berth's floor, and rise by a tenth of the node at most.
+func byFormula(t *testing.T, all []suppression) {
+	t.Helper()
+	cpus, last := float64(online(t).Len()), 0.0
+	for _, is := range all {
+		want := max(0.9*cpus-is.others-is.system, 0.05*cpus, 0.1)
+		if last > 0 {
+			want = min(want, last+0.1*cpus)
+		}
+		const rounded = 0.021 // figures have two digits after the point
+		if math.Abs(is.limit-want) > rounded && is != (suppression{}) {
+			t.Errorf("after a limit of %.2f CPUs: %+v, want %.2f", last, is, want)
+		}
+		last = is.limit
+	}
+}
+
+// quotaOf is the limit of a group in CPUs, 0 for none.
+func quotaOf(t *testing.T, group string) float64 {
+	t.Helper()
+	var words []string
+	if _, err := os.Stat(filepath.Join(withCPU(group), "cpu.max")); err == nil {
+		words = strings.Fields(readText(t, filepath.Join(withCPU(group), "cpu.max")))
+	} else {
+		for _, name := range []string{"cpu.cfs_quota_us", "cpu.cfs_period_us"} {
+			words = append(words, readText(t, filepath.Join(withCPU(group), name)))
+		}
+	}
+	quota, none := strconv.ParseFloat(words[0], 64)
+	period, err := strconv.ParseFloat(words[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if none != nil || quota < 0 {
+		return 0
+	}
+	return quota / period
+}
+
+// All best-effort pods together have what Koordinator's formula leaves of the node, and less once others use more.
+// Meanwhile the kubelet starts and ends pods among them, and leaves the limit. It goes with the guard.
+func TestSuppression(t *testing.T) {
+	c := theNode(t)
+	bestEffort := func(name string, args ...string) *v1.Pod {
+		return pod(name, v1.Container{Name: "a", Image: nodekit.Image, ImagePullPolicy: v1.PullIfNotPresent, Args: args})
+	}
+	c.run(t, bestEffort("batch", "4", "1"))
+	group, err := c.group("batch", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := filepath.Dir(filepath.Dir(group))
+	before := settings(t, class)
+	file := filepath.Join(state, "suppression.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\nguard: {mode: enforce, suppression: {by: quota, threshold: 90}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	since := len(c.plugin.Output())
+	end := c.with(t, append(server(), "--config", file)...)
+	holds := func(when string, as func(suppression) bool) (last suppression) {
+		t.Helper()
+		if err := within(func() error {
+			last = suppression{}
+			if all := c.suppressed(t, since); len(all) > 0 {
+				last = all[len(all)-1]
+			}
+			if is := quotaOf(t, class); last.limit == 0 || math.Abs(is-last.limit) > 0.006 || !as(last) {
+				return fmt.Errorf("%s best effort has %.3f CPUs, the guard says %+v", when, is, last)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("%v\nthe plugin:\n%s", err, c.plugin.Tail(20))
+		}
+		t.Logf("%s: %.2f CPUs, as others use %.2f and the system %.2f", when, last.limit, last.others, last.system)
+		return last
+	}
+	first := holds("at first", func(suppression) bool { return true })
+	used, began := usedBy(t, class), time.Now()
+	time.Sleep(2 * time.Second) // in which it would take all CPUs
+	use, most := (usedBy(t, class)-used)/time.Since(began).Seconds(), first.limit
+	for _, is := range c.suppressed(t, since) {
+		most = max(most, is.limit)
+	}
+	if use > 1.3*most+0.05 {
+		t.Errorf("best effort uses %.2f CPUs, and has %.2f at most", use, most)
+	}
+	work := burstable("a", 100)
+	work.Args = []string{"1", "0.4"}
+	c.run(t, pod("working", work))
+	least := max(0.05*float64(online(t).Len()), 0.1) + 0.01
+	holds("beside a pod that works", func(s suppression) bool { return s.others > first.others+0.2 || s.limit < least })
+	c.run(t, bestEffort("more"))
+	if err := c.up("kubelet"); err != nil {
+		t.Error(err)
+	}
+	holds("beside a new pod of its own", func(suppression) bool { return true })
+	c.remove(t, "more")
+	holds("after that has ended", func(suppression) bool { return true })
+	byFormula(t, c.suppressed(t, since))
+	end()
+	if err := changed(t, before, class); err != nil {
+		t.Errorf("after the end of the guard: %v", err)
 	}
 }
 

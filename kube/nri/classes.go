@@ -93,7 +93,7 @@ func runtimeClass(kind agent.ClassKind, c *api.Container) string {
 			return class
 		}
 		if class := linux.GetRdt().GetClosId().GetValue(); !agent.IsCacheGroup(class) {
-			return class // any other is what it was told to begin in
+			return class // a group of Berth's is what startGroup told the runtime
 		}
 	case agent.IOClass:
 		return linux.GetResources().GetBlockioClass().GetValue()

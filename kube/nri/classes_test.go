@@ -788,7 +788,7 @@ func TestClassFromTheFirstInstruction(t *testing.T) {
 	a := container(p, "a", 100)
 	group := h.createIn(p, a)
 	if group != "berth-gold" {
-		t.Fatalf("it is to begin in %q", group)
+		t.Fatalf("it is to start in %q", group)
 	}
 	dir := fakekernel.ResctrlDir + "/" + group
 	has := h.read(dir + "/schemata")
@@ -844,7 +844,7 @@ func TestClassFromTheFirstInstruction(t *testing.T) {
 		again := container(p, "a", 100)
 		again.Id = id
 		if got := h.createIn(p, again); got != group {
-			t.Errorf("%s is to begin in %q", id, got)
+			t.Errorf("%s is to start in %q", id, got)
 		}
 		h.make(again)
 		must(t, h.p.StartContainer(ctx, p, again))
@@ -889,7 +889,7 @@ func TestClassFromTheFirstInstructionNot(t *testing.T) {
 			p.RuntimeHandler = tc.handler
 			a := container(p, "a", 100)
 			if got := h.createIn(p, a); got != "" {
-				t.Errorf("it is to begin in %q", got)
+				t.Errorf("it is to start in %q", got)
 			}
 			h.make(a)
 			must(t, h.p.StartContainer(context.Background(), p, a))

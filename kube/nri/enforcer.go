@@ -74,6 +74,9 @@ type table struct {
 	beside    bool                // there are workloads that are no containers
 	failed    func(error)         // gets errors that do not end a transition
 	handlers  int                 // how many are at work
+	// connection is the number of the runtime's connection: the runtime may drop one while a handler of it is
+	// at work, whose answer nobody reads.
+	connection int
 	// sending is an update that the runtime has not answered yet: by container, the CPUs that it
 	// has before and those that it has after.
 	sending map[string]cpuset.Set
@@ -368,8 +371,22 @@ func (t *table) wake() {
 }
 
 // enter and leave enclose the work of a handler: meanwhile nothing is sent, so that all changes are in the
-// handler's answer.
-func (t *table) enter() { t.mu.Lock(); t.handlers++; t.mu.Unlock() }
+// handler's answer. enter returns the number of the handler's connection.
+func (t *table) enter() (connection int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.handlers++
+	return t.connection
+}
+
+// connect is enter for the first handler of a connection.
+func (t *table) connect() (connection int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.handlers++
+	t.connection++
+	return t.connection
+}
 
 func (t *table) leave() { t.mu.Lock(); t.handlers--; t.wake(); t.mu.Unlock() }
 

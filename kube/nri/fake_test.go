@@ -26,6 +26,7 @@ import (
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 )
 
 // box is a container that the fake runtime has.
@@ -75,6 +76,9 @@ func init() {
 	// Of all runtimes of this process: tests are of what is answered, not of how soon.
 	adaptation.SetPluginRegistrationTimeout(2 * time.Minute)
 	adaptation.SetPluginRequestTimeout(2 * time.Minute)
+	if os.Getenv(timeoutEnv) != "" {
+		adaptation.SetPluginRequestTimeout(requestTimeout)
+	}
 }
 
 // start has the runtime listen for plugins.
@@ -552,7 +556,7 @@ func (n *node) shared() cpuset.Set {
 
 // slow is a policy that takes its time.
 type slow struct {
-	place.Policy
+	berth.Policy
 	wait func()
 }
 

@@ -15,37 +15,34 @@ import (
 type groupStart struct {
 	container, group string
 	ended            bool // it has ended and never started: the runtime may have refused the group
-	told             bool // that was reported
+	reported         bool // that was reported
 }
 
-// groupStarts are those by pod id and container name, and what this connection has shown of its runtime.
+// startKey names what a groupStart is of: a container of a pod, whose id is another one after each restart.
+type startKey struct{ pod, name string }
+
+func startKeyOf(pod *api.PodSandbox, c *api.Container) startKey {
+	return startKey{pod.GetId(), c.GetName()}
+}
+
+// groupStarts are all of those, and what this connection has shown of its runtime.
 type groupStarts struct {
-	of      map[string]map[string]groupStart
-	works   bool // one has started in its group
+	of      map[startKey]groupStart
+	works   bool // a container has started in its group
 	refused bool // the first one never started: no other is asked for
 }
 
 // reset forgets what a former connection has shown: its runtime may have been another one.
-func (b *groupStarts) reset() { b.works, b.refused = false, false }
+func (g *groupStarts) reset() { g.works, g.refused = false, false }
 
-// asked reports whether one has been asked for and is still to start.
-func (b *groupStarts) asked() bool {
-	for _, pod := range b.of {
-		for _, one := range pod {
-			if !one.ended {
-				return true
-			}
+// waits reports whether a container is still to start in its group: one of that id, "" for any.
+func (g *groupStarts) waits(container string) bool {
+	for _, s := range g.of {
+		if !s.ended && (container == "" || s.container == container) {
+			return true
 		}
 	}
 	return false
-}
-
-// put notes one.
-func (b *groupStarts) put(pod, name string, one groupStart) {
-	if b.of[pod] == nil {
-		b.of[pod] = map[string]groupStart{}
-	}
-	b.of[pod][name] = one
 }
 
 // startGroup is the resctrl group in which the runtime is to start a container, "" for none. It is the group of
@@ -79,8 +76,9 @@ func (p *Plugin) startGroup(ctx context.Context, pod *api.PodSandbox, c *api.Con
 	if err != nil || group == "" { // it is moved there
 		return ""
 	}
+	key := startKeyOf(pod, c)
 	p.mu.Lock()
-	last, was := p.groupStarts.of[pod.GetId()][c.GetName()]
+	last, was := p.groupStarts.of[key]
 	p.mu.Unlock()
 	if was && last.container != c.GetId() {
 		p.neverStarted(pod, c, last)
@@ -88,38 +86,37 @@ func (p *Plugin) startGroup(ctx context.Context, pod *api.PodSandbox, c *api.Con
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.groupStarts.refused || !p.groupStarts.works && p.groupStarts.asked() {
+	if p.groupStarts.refused || !p.groupStarts.works && p.groupStarts.waits("") {
 		return ""
 	}
-	p.groupStarts.put(pod.GetId(), c.GetName(), groupStart{container: c.GetId(), group: group})
+	p.groupStarts.of[key] = groupStart{container: c.GetId(), group: group}
 	return group
 }
 
 // neverStarted notes that a container which was to start in its group never started, and reports it once.
-func (p *Plugin) neverStarted(pod *api.PodSandbox, c *api.Container, one groupStart) {
+func (p *Plugin) neverStarted(pod *api.PodSandbox, c *api.Container, s groupStart) {
 	p.mu.Lock()
-	first, told := !p.groupStarts.works && !one.ended, one.told || p.groupStarts.refused
+	first, reported := !p.groupStarts.works && !s.ended, s.reported || p.groupStarts.refused
 	p.groupStarts.refused = p.groupStarts.refused || first
-	one.ended, one.told = true, true
-	p.groupStarts.put(pod.GetId(), c.GetName(), one)
+	s.ended, s.reported = true, true
+	p.groupStarts.of[startKeyOf(pod, c)] = s
 	p.mu.Unlock()
-	switch {
-	case told:
-	case first:
-		p.emit(about(string(agent.Failed), pod, c, "it was to begin in %s, the group of its cache class, and never began: the runtime may have refused that. "+
-			"Until the runtime connects again, containers are put into their groups once they are there", one.group))
-	default:
-		p.emit(about(string(agent.Failed), pod, c, "a container of its name was to begin in %s, the group of its cache class, and never began: the runtime may have refused that. "+
-			"Those of its name in this pod are put into the group once they are there", one.group))
+	if reported {
+		return
 	}
+	who, next := "a container of its name", "Those of its name in this pod are moved into the group after their start"
+	if first {
+		who, next = "it", "Until the runtime connects again, containers are moved into their groups after their start"
+	}
+	p.emit(about(string(agent.Failed), pod, c, "%s was to start in %s, the group of its cache class, and never started: the runtime may have refused the group. %s", who, s.group, next))
 }
 
 // startedInGroup notes that a container has started, in its group if it was to.
 func (p *Plugin) startedInGroup(pod *api.PodSandbox, c *api.Container) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if of := p.groupStarts.of[pod.GetId()]; of[c.GetName()].container == c.GetId() {
-		delete(of, c.GetName())
+	if key := startKeyOf(pod, c); p.groupStarts.of[key].container == c.GetId() {
+		delete(p.groupStarts.of, key)
 		p.groupStarts.works = true
 	}
 }
@@ -127,32 +124,33 @@ func (p *Plugin) startedInGroup(pod *api.PodSandbox, c *api.Container) {
 // endedUnstarted notes that a container has ended, which may never have started. Where another container has
 // started in its group, that is reported with the next one of this name: a pod may be deleted before its start.
 func (p *Plugin) endedUnstarted(pod *api.PodSandbox, c *api.Container) {
+	key := startKeyOf(pod, c)
 	p.mu.Lock()
-	one := p.groupStarts.of[pod.GetId()][c.GetName()]
-	is, works := one.container == c.GetId() && !one.ended, p.groupStarts.works
+	s := p.groupStarts.of[key]
+	is, works := s.container == c.GetId() && !s.ended, p.groupStarts.works
 	if is && works {
-		one.ended = true
-		p.groupStarts.put(pod.GetId(), c.GetName(), one)
+		s.ended = true
+		p.groupStarts.of[key] = s
 	}
 	p.mu.Unlock()
 	if is && !works {
-		p.neverStarted(pod, c, one)
+		p.neverStarted(pod, c, s)
 	}
 }
 
 // forgetGroupStarts forgets the containers of a pod that is removed: those that are still to start never will.
 func (p *Plugin) forgetGroupStarts(pod *api.PodSandbox) {
 	p.mu.Lock()
-	of := maps.Clone(p.groupStarts.of[pod.GetId()])
+	all := maps.Clone(p.groupStarts.of)
 	p.mu.Unlock()
-	for name, one := range of {
-		if !one.ended {
-			p.endedUnstarted(pod, &api.Container{Id: one.container, Name: name})
+	for key, s := range all {
+		if key.pod == pod.GetId() && !s.ended {
+			p.endedUnstarted(pod, &api.Container{Id: s.container, Name: key.name})
 		}
 	}
 	p.mu.Lock()
-	delete(p.groupStarts.of, pod.GetId())
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.groupStarts.of, func(key startKey, _ groupStart) bool { return key.pod == pod.GetId() })
 }
 
 // startsInGroup reports whether a container is still to start in the group of its cache class: the runtime has
@@ -160,44 +158,29 @@ func (p *Plugin) forgetGroupStarts(pod *api.PodSandbox) {
 func (p *Plugin) startsInGroup(container string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, pod := range p.groupStarts.of {
-		for _, one := range pod {
-			if one.container == container && !one.ended {
-				return true
-			}
-		}
-	}
-	return false
+	return p.groupStarts.waits(container)
 }
 
 // alignGroupStarts brings the containers that are still to start in line with those that the runtime has. It
 // forgets those that started or ended while no plugin was connected: they show nothing of this runtime. And it
 // notes those that a former plugin asked for: the runtime has the name of their group.
 func (p *Plugin) alignGroupStarts(pods map[string]*api.PodSandbox, containers []*api.Container) {
-	var waits []*api.Container // created and not started
-	ids := map[string]bool{}   // of those
+	unstarted := map[string]*api.Container{}
 	for _, c := range containers {
 		if s := c.GetState(); s != api.ContainerState_CONTAINER_STOPPED && s != api.ContainerState_CONTAINER_RUNNING && !p.opt.Busy(groupName(c)) {
-			waits, ids[c.GetId()] = append(waits, c), true
+			unstarted[c.GetId()] = c
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for pod, of := range p.groupStarts.of {
-		if pods[pod] == nil {
-			delete(p.groupStarts.of, pod)
-			continue
-		}
-		for name, one := range of {
-			if !one.ended && !ids[one.container] {
-				delete(of, name)
-			}
-		}
-	}
-	for _, c := range waits {
-		group, pod := c.GetLinux().GetRdt().GetClosId().GetValue(), c.GetPodSandboxId()
-		if _, known := p.groupStarts.of[pod][c.GetName()]; !known && pods[pod] != nil && agent.IsCacheGroup(group) {
-			p.groupStarts.put(pod, c.GetName(), groupStart{container: c.GetId(), group: group})
+	maps.DeleteFunc(p.groupStarts.of, func(key startKey, s groupStart) bool {
+		return pods[key.pod] == nil || !s.ended && unstarted[s.container] == nil
+	})
+	for _, c := range containers {
+		pod, group := pods[c.GetPodSandboxId()], c.GetLinux().GetRdt().GetClosId().GetValue()
+		key := startKeyOf(pod, c)
+		if _, known := p.groupStarts.of[key]; !known && pod != nil && unstarted[c.GetId()] != nil && agent.IsCacheGroup(group) {
+			p.groupStarts.of[key] = groupStart{container: c.GetId(), group: group}
 		}
 	}
 }

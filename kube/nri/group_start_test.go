@@ -2,6 +2,7 @@ package nri
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func (h *classHost) starts(p *api.PodSandbox, c *api.Container) {
 }
 
 // Where the runtime refuses the group, one container fails by it on each connection: no other one is
-// asked for before that has begun, and none after it never did.
+// asked for before that has started, and none after it never did.
 func TestFirstShowsWhetherItWorks(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -68,7 +69,7 @@ func TestFirstShowsWhetherItWorks(t *testing.T) {
 		"pod removed": func(h *classHost, p *api.PodSandbox, c *api.Container) error { return h.p.RemovePodSandbox(ctx, p) },
 		"next of its name": func(h *classHost, p *api.PodSandbox, c *api.Container) error {
 			if got := h.createIn(p, numbered(p, "1")); got != "" {
-				h.t.Errorf("the next of its name is to begin in %q", got)
+				h.t.Errorf("the next of its name is to start in %q", got)
 			}
 			return nil
 		},
@@ -79,11 +80,11 @@ func TestFirstShowsWhetherItWorks(t *testing.T) {
 			one, two, three := pod("one", gold), pod("two", gold), pod("three", gold)
 			a := numbered(one, "0")
 			if got := h.createIn(one, a); got != "berth-gold" {
-				t.Fatalf("the first is to begin in %q", got)
+				t.Fatalf("the first is to start in %q", got)
 			}
 			b := numbered(two, "0")
 			if got := h.createIn(two, b); got != "" {
-				t.Errorf("before the first has begun, the second is to begin in %q", got)
+				t.Errorf("before the first has started, the second is to start in %q", got)
 			}
 			h.starts(two, b) // it went without, and shows nothing
 			if got := h.tasks("gold"); got != h.pids[b.Id] {
@@ -92,7 +93,7 @@ func TestFirstShowsWhetherItWorks(t *testing.T) {
 			must(t, ends(h, one, a))
 			for i, c := range []*api.Container{numbered(three, "0"), numbered(three, "1")} {
 				if got := h.createIn(three, c); got != "" {
-					t.Errorf("after the first never began, container %d of another pod is to begin in %q", i, got)
+					t.Errorf("after the first never started, container %d of another pod is to start in %q", i, got)
 				}
 			}
 			if told := h.failed(); len(told) != 1 || !strings.Contains(told[0], "may have refused") {
@@ -100,21 +101,21 @@ func TestFirstShowsWhetherItWorks(t *testing.T) {
 			}
 			h.connect() // maybe to another runtime
 			if got := h.createIn(pod("four", gold), numbered(pod("four", gold), "0")); got != "berth-gold" {
-				t.Errorf("on the next connection one is to begin in %q", got)
+				t.Errorf("on the next connection one is to start in %q", got)
 			}
 		})
 	}
 }
 
-// Once it works, one that never began is its pod's affair, and told once.
-func TestNeverBegan(t *testing.T) {
+// Once it works, one that never started is its pod's affair, and told once.
+func TestNeverStarted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	h := newContainerd(t, nil)
 	p := pod("web", gold)
 	first := numbered(p, "0")
 	if got := h.createIn(p, first); got != "berth-gold" {
-		t.Fatalf("the first is to begin in %q", got)
+		t.Fatalf("the first is to start in %q", got)
 	}
 	h.starts(p, first)
 	h.stop(p, first)
@@ -124,7 +125,7 @@ func TestNeverBegan(t *testing.T) {
 			want = "berth-gold"
 		}
 		if got := h.createIn(p, c); got != want {
-			t.Errorf("start %s is to begin in %q, want %q", id, got, want)
+			t.Errorf("start %s is to start in %q, want %q", id, got, want)
 		}
 		if id == "1" { // it is not started
 			_, err := h.p.StopContainer(ctx, p, c)
@@ -142,12 +143,12 @@ func TestNeverBegan(t *testing.T) {
 	}
 	for _, other := range []*api.PodSandbox{pod("other", gold), pod("more", gold)} { // which does not wait for the first
 		if got := h.createIn(other, numbered(other, "0")); got != "berth-gold" {
-			t.Errorf("that of pod %s is to begin in %q", other.Name, got)
+			t.Errorf("that of pod %s is to start in %q", other.Name, got)
 		}
 	}
 }
 
-// The group stays while a container is still to begin in it, though its CPUs are given back.
+// The group stays while a container is still to start in it, though its CPUs are given back.
 func TestUnstartedKeepsItsGroup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -155,7 +156,7 @@ func TestUnstartedKeepsItsGroup(t *testing.T) {
 	p := pod("db", map[string]string{"berth.dev/cache": "gold", "berth.dev/class": "LSR"})
 	c := container(p, "a", 2000)
 	if got := h.createIn(p, c); got != "berth-gold" {
-		t.Fatalf("it is to begin in %q", got)
+		t.Fatalf("it is to start in %q", got)
 	}
 	dir := fakekernel.ResctrlDir + "/berth-gold"
 	has, own := h.read(dir+"/schemata"), h.workload("default/db/a").Grant.Own
@@ -193,7 +194,7 @@ func TestUnstartedKeepsItsGroup(t *testing.T) {
 
 	d := numbered(p, "1")
 	if got := h.createIn(p, d); got != "berth-gold" {
-		t.Fatalf("it is to begin in %q", got)
+		t.Fatalf("it is to start in %q", got)
 	}
 	h.p.abandon(ctx)
 	must(t, h.p.RemoveContainer(ctx, p, d))
@@ -212,7 +213,7 @@ func (h *classHost) restart(p *api.PodSandbox, c *api.Container) {
 	must(h.t, err)
 }
 
-// A container that was not started gives its CPUs up and keeps the group in which it is to begin, and has
+// A container that was not started gives its CPUs up and keeps the group in which it is to start, and has
 // its CPUs once it starts, though the plugin starts anew meanwhile.
 func TestUnstartedOverARestart(t *testing.T) {
 	t.Parallel()
@@ -268,18 +269,24 @@ func TestUnstartedOverARestart(t *testing.T) {
 		"its adoption is late": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
 			h.p.abandon(ctx)
 			h.make(c)
-			c.State = api.ContainerState_CONTAINER_RUNNING
+			w := h.workload("default/db/a") // in force already: nothing is to be written that would be too late
+			c.State, c.Linux.Resources.Cpu.Cpus, c.Linux.Resources.Cpu.Mems = api.ContainerState_CONTAINER_RUNNING, w.CPUs.String(), w.Mems.String()
 			must(h.t, h.p.Close())
+			busy := newBusyNode(&h.opt)
 			h.p = open(h.t, h.opt)
 			h.connect()
-			over := make(chan time.Time)
-			close(over)
-			after := h.p.after
-			h.p.after = func(time.Duration) <-chan time.Time { return over }
-			_, err := h.p.Synchronize(ctx, []*api.PodSandbox{p}, []*api.Container{c})
-			h.p.after = after
-			must(h.t, err)
+			busy.during(h.t, h.p, func() {
+				_, err := h.p.Synchronize(ctx, []*api.PodSandbox{p}, []*api.Container{c})
+				must(h.t, err)
+			})
 			eventually(h.t, "it is placed", func() bool { h.p.retryAll(ctx); return len(h.heard.kinds(Recovered)) == 1 })
+			return c
+		}},
+		"it is placed while the records are loaded": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
+			h.p.abandon(ctx)
+			h.restart(p, c)
+			starts(h, p, c)
+			h.p.forget(c.Id) // as loadRecords does, before it knows the container by its record
 			return c
 		}},
 		"it is being started": {own: 2, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
@@ -297,7 +304,7 @@ func TestUnstartedOverARestart(t *testing.T) {
 			c := container(p, "a", 2000)
 			group := h.createIn(p, c)
 			if group != "berth-gold" {
-				t.Fatalf("it is to begin in %q", group)
+				t.Fatalf("it is to start in %q", group)
 			}
 			c.State, c.Linux.Rdt = api.ContainerState_CONTAINER_CREATED, &api.LinuxRdt{ClosId: api.String(group)} // so the runtime lists it
 			c = tc.between(h, p, c)
@@ -317,14 +324,46 @@ func TestUnstartedOverARestart(t *testing.T) {
 				t.Errorf("at the end (-before +after):\n%s", diff)
 			}
 			if got := h.createIn(p, numbered(p, "1")); got != group {
-				t.Errorf("the next of its name is to begin in %q", got)
+				t.Errorf("the next of its name is to start in %q", got)
 			}
 		})
 	}
 }
 
+// The record of an earlier version does not say that its container gave its CPUs up until it starts. The
+// container gives up anew what it has not, which notes that, and so has its CPUs once it starts.
+func TestUnstartedOfEarlierVersion(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h := newContainerd(t, func(o *Options) { o.Unstarted = time.Nanosecond })
+	p := pod("db", map[string]string{"berth.dev/cache": "gold", "berth.dev/class": "LSR"})
+	c := container(p, "a", 2000)
+	group := h.createIn(p, c)
+	c.State, c.Linux.Rdt = api.ContainerState_CONTAINER_CREATED, &api.LinuxRdt{ClosId: api.String(group)}
+	h.p.abandon(ctx)
+	w := h.workload("default/db/a")
+	if !unstarted(&w) || !w.Grant.Own.IsEmpty() {
+		t.Fatalf("not started it owns CPUs %s, annotations %v", w.Grant.Own, w.Spec.Annotations)
+	}
+	w.Spec.Annotations = maps.Clone(w.Spec.Annotations)
+	delete(w.Spec.Annotations, unstartedKey)
+	_, err := h.p.node.Resize(ctx, w.Spec)
+	must(t, err)
+	h.restart(p, c)
+	if h.p.gaveUp(c.Id) {
+		t.Fatal("the record says more than an earlier version wrote")
+	}
+	h.p.abandon(ctx)
+	h.starts(p, c)
+	must(t, h.p.PostStartContainer(ctx, p, c))
+	h.p.retryAll(ctx)
+	if w := h.workload("default/db/a"); w.Grant.Own.Len() != 2 || w.Spec.Annotations[fallbackKey] != "" || h.tasks("gold") != h.pids[c.Id] {
+		t.Errorf("started, it owns CPUs %s, annotations %v; in gold are %q", w.Grant.Own, w.Spec.Annotations, h.tasks("gold"))
+	}
+}
+
 // What began, ended or went while there was no connection is not waited for, and shows nothing.
-func TestBeginsAfterAReconnection(t *testing.T) {
+func TestStartsAfterAReconnection(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, tc := range map[string]struct {
@@ -344,7 +383,7 @@ func TestBeginsAfterAReconnection(t *testing.T) {
 			p, other := pod("web", gold), pod("other", gold)
 			c := numbered(p, "0")
 			if got := h.createIn(p, c); got != "berth-gold" {
-				t.Fatalf("it is to begin in %q", got)
+				t.Fatalf("it is to start in %q", got)
 			}
 			h.connect()
 			c.State = tc.state
@@ -352,11 +391,11 @@ func TestBeginsAfterAReconnection(t *testing.T) {
 			must(t, err)
 			o := numbered(other, "0")
 			if got := h.createIn(other, o); got != tc.want {
-				t.Errorf("another is to begin in %q, want %q", got, tc.want)
+				t.Errorf("another is to start in %q, want %q", got, tc.want)
 			}
 			h.starts(other, o)
 			if got := h.createIn(p, numbered(p, "1")); got != tc.again {
-				t.Errorf("the next of its name is to begin in %q, want %q", got, tc.again)
+				t.Errorf("the next of its name is to start in %q, want %q", got, tc.again)
 			}
 			if told := h.failed(); len(told) > 0 != (tc.again == "") {
 				t.Errorf("told %q", told)

@@ -56,7 +56,7 @@ func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) erro
 
 // CreateContainer places a container. An error refuses it, with its text.
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	p.table.enter()
+	connection := p.table.enter()
 	defer p.table.leave()
 	ctx = p.budgeted(ctx)
 	p.table.add(pod, c, resources{}, true)
@@ -81,7 +81,10 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	default:
 		p.initsDone(ctx, pod)
 	}
-	updates, own, err := p.table.answer(c.GetId(), p.online)
+	updates, own, err := p.table.answer(connection, c.GetId(), p.online)
+	if errors.Is(err, errDropped) { // it was created without, and the next connection has adopted it
+		return nil, nil, err
+	}
 	if err != nil {
 		_, _ = p.release(ctx, c.GetId())
 		p.emit(about(Rejected, pod, c, "%v", err))
@@ -175,7 +178,7 @@ func (p *Plugin) PostStartContainer(ctx context.Context, pod *api.PodSandbox, c 
 // update names, the container gets those of its place; and it keeps limits that the kubelet lifts because it
 // does not know them.
 func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container, res *api.LinuxResources) ([]*api.ContainerUpdate, error) {
-	p.table.enter()
+	connection := p.table.enter()
 	defer p.table.leave()
 	if !p.table.has(c.GetId()) {
 		return nil, nil
@@ -196,13 +199,13 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		p.emit(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
 	}
 	p.table.resend(c.GetId()) // the update may name other CPUs
-	updates, _, err := p.table.answer("", p.online)
+	updates, _, err := p.table.answer(connection, "", p.online)
 	return withLimits(updates, c.GetId(), stays), err
 }
 
 // StopContainer gives the CPUs of a container back to the others, at once.
 func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
-	p.table.enter()
+	connection := p.table.enter()
 	defer p.table.leave()
 	p.endedUnstarted(pod, c)
 	known, err := p.release(ctx, c.GetId())
@@ -212,8 +215,8 @@ func (p *Plugin) StopContainer(ctx context.Context, pod *api.PodSandbox, c *api.
 	if !known {
 		return nil, nil
 	}
-	updates, _, err := p.table.answer("", p.online)
-	if err != nil { // nothing is lost: send tries again
+	updates, _, err := p.table.answer(connection, "", p.online)
+	if err != nil && !errors.Is(err, errDropped) { // nothing is lost: send tries again
 		p.emit(about(string(agent.Failed), pod, c, "%v", err))
 	}
 	return updates, nil

@@ -2,6 +2,7 @@ package nri
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -126,10 +127,16 @@ func appendMove(all []move, id string, to resources, lose bool) []move {
 
 func sameMems(s *tracked) bool { return s.want.mems.IsEmpty() || s.want.mems == s.sent.mems }
 
-// answer is moves as the updates of a handler's answer.
-func (t *table) answer(created string, online cpuset.Set) ([]*api.ContainerUpdate, resources, error) {
+// errDropped is the error of an answer for a connection that the runtime has dropped.
+var errDropped = errors.New("the runtime has dropped the connection on which it waited for this answer")
+
+// answer is moves as the updates of a handler's answer, on the connection of that number.
+func (t *table) answer(connection int, created string, online cpuset.Set) ([]*api.ContainerUpdate, resources, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if connection != t.connection { // nothing of it is sent
+		return nil, resources{}, errDropped
+	}
 	all, own, err := t.moves(created, online)
 	return updates(all), own, err
 }

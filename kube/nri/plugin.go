@@ -124,7 +124,7 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 	}
 	p := &Plugin{
 		opt: opt, table: newTable(cpuset.Set{}), ids: map[string]named{}, names: map[string]string{}, reserved: map[string]string{},
-		retries: map[string]*unplaced{}, reported: map[string]map[string]bool{}, groupStarts: groupStarts{of: map[string]map[string]groupStart{}},
+		retries: map[string]*unplaced{}, reported: map[string]map[string]bool{}, groupStarts: groupStarts{of: map[startKey]groupStart{}},
 		start: time.Now(), now: time.Now, after: time.After, verifyNow: make(chan struct{}, 1),
 	}
 	if err := errors.Join(p.SetWords(opt.Words), p.surveyClasses()); err != nil {

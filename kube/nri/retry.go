@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,49 +34,49 @@ func (p *Plugin) retryLater(pod *api.PodSandbox, c *api.Container) {
 func (p *Plugin) retryResized(c *api.Container) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l := p.retries[c.GetId()]; l != nil {
-		p.retries[c.GetId()] = &unplaced{pod: l.pod, c: c, why: l.why}
+	if u := p.retries[c.GetId()]; u != nil {
+		p.retries[c.GetId()] = &unplaced{pod: u.pod, c: c, why: u.why}
 	}
 }
 
 // retryAll places the containers about which a decision came too late or failed. No handler waits for it: its
 // updates are sent, or are in the answer of the handler that is at work by then.
 func (p *Plugin) retryAll(ctx context.Context) {
-	var all []*unplaced
 	p.mu.Lock()
-	for _, l := range p.retries {
-		all = append(all, l)
-	}
+	all := slices.Collect(maps.Values(p.retries))
 	p.mu.Unlock()
 	slices.SortFunc(all, func(a, b *unplaced) int { return strings.Compare(a.c.GetId(), b.c.GetId()) })
-	for _, l := range all {
+	for _, u := range all {
 		if ctx.Err() != nil {
 			return
 		}
-		id := l.c.GetId()
-		if p.table.isAbandoned(id) { // it is placed if it starts
-			continue
+		if !p.table.isAbandoned(u.c.GetId()) { // that is placed if it starts
+			p.retry(ctx, u)
 		}
-		err := p.place(ctx, l.pod, l.c)
-		var held *place.HeldError
-		if errors.As(err, &held) { // the late decision was noted after all
-			err = p.adoptLate(ctx, l, held.ID)
+	}
+}
+
+// retry places one of those.
+func (p *Plugin) retry(ctx context.Context, u *unplaced) {
+	id := u.c.GetId()
+	err := p.place(ctx, u.pod, u.c)
+	if held, ok := errors.AsType[*place.HeldError](err); ok { // the late decision was noted after all
+		err = p.adoptLate(ctx, u, held.ID)
+	}
+	if err != nil && p.table.has(id) {
+		if text := err.Error(); text != u.why {
+			u.why = text
+			p.emit(about(Fallback, u.pod, u.c, "it stays in the shared pool: %s", text))
 		}
-		if err != nil && p.table.has(id) {
-			if text := err.Error(); text != l.why {
-				l.why = text
-				p.emit(about(Fallback, l.pod, l.c, "it stays in the shared pool: %s", text))
-			}
-			continue
-		}
-		p.mu.Lock()
-		if p.retries[id] == l { // no other decision about it has failed meanwhile
-			delete(p.retries, id)
-		}
-		p.mu.Unlock()
-		if p.table.has(id) {
-			p.emit(about(Recovered, l.pod, l.c, "it has what it asks for now"))
-		}
+		return
+	}
+	p.mu.Lock()
+	if p.retries[id] == u { // no other decision about it has failed meanwhile
+		delete(p.retries, id)
+	}
+	p.mu.Unlock()
+	if p.table.has(id) {
+		p.emit(about(Recovered, u.pod, u.c, "it has what it asks for now"))
 	}
 }
 
@@ -88,21 +89,27 @@ func (p *Plugin) abandon(ctx context.Context) {
 		if !p.table.setAbandoned(&s) {
 			continue
 		}
-		give := func() (err error) { _, err = p.giveBack(ctx, s.id, true); return err }
+		var err error
 		if placed && p.startsInGroup(s.id) {
-			give = func() error { return p.keepGroup(ctx, s.id) }
+			err = p.keepGroup(ctx, s.id)
+		} else {
+			_, err = p.giveBack(ctx, s.id, true)
 		}
-		if err := give(); err != nil {
+		if err != nil {
 			p.table.clearAbandoned(s.id) // and tried again
 			p.emit(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 		} else if placed {
-			why := fmt.Sprintf("created %s ago and not started", time.Since(s.came).Round(time.Second))
-			if s.started {
-				why = fmt.Sprintf("gone for %s without an end that the runtime told", time.Since(s.goneSince).Round(time.Second))
-			}
-			p.emit(s.of.event(Abandoned, fmt.Sprintf("%s: it gives CPUs %s back, and is placed anew if it starts", why, s.want.cpus)))
+			p.emit(s.of.event(Abandoned, fmt.Sprintf("%s: it gives CPUs %s back, and is placed anew if it starts", s.idleFor(), s.want.cpus)))
 		}
 	}
+}
+
+// idleFor says for how long an abandoned container has had no process.
+func (s *tracked) idleFor() string {
+	if s.started {
+		return fmt.Sprintf("gone for %s without an end that the runtime told", time.Since(s.goneSince).Round(time.Second))
+	}
+	return fmt.Sprintf("created %s ago and not started", time.Since(s.came).Round(time.Second))
 }
 
 // abandoned returns copies of the containers that were created and not started, or are gone from the kernel,
@@ -176,21 +183,21 @@ func (t *table) isAbandoned(id string) bool {
 }
 
 // adoptLate gives a container the workload that a decision made after its budget was used up.
-func (p *Plugin) adoptLate(ctx context.Context, l *unplaced, id string) error {
+func (p *Plugin) adoptLate(ctx context.Context, u *unplaced, id string) error {
 	held, err := p.node.Get(ctx, id)
 	if err != nil {
 		return err
 	}
-	if containerOf(&held) != l.c.GetId() {
+	if containerOf(&held) != u.c.GetId() {
 		return &place.HeldError{ID: id}
 	}
 	w, lost, err := p.arrive(ctx, &held, held.Spec, false) // it runs: too late to refuse it
 	if err == nil {
-		p.emitLost(l.pod, l.c, lost)
-		p.attach(ctx, l.c.GetId(), &w)
+		p.emitLost(u.pod, u.c, lost)
+		p.attach(ctx, u.c.GetId(), &w)
 	}
-	if err == nil && p.table.runs(l.c.GetId()) { // its record may be of before its start
-		_, err = p.restoreRequest(ctx, l.pod, l.c)
+	if err == nil && p.table.runs(u.c.GetId()) { // its record may be of before its start
+		_, err = p.restoreRequest(ctx, u.pod, u.c)
 	}
 	return err
 }

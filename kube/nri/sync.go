@@ -21,7 +21,7 @@ const watched = 2 * time.Second
 // others keep the CPUs that they run on where that is legal. Before that, the places of containers that are
 // gone are released.
 func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
-	p.table.enter()
+	connection := p.table.connect()
 	defer p.table.leave()
 	began := time.Now()
 	byID := make(map[string]*api.PodSandbox, len(pods))
@@ -34,7 +34,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 	if err != nil {
 		p.emit(Event{Kind: string(agent.Failed), Text: "adopt what runs: " + err.Error()})
 	}
-	updates, _, err := p.table.answer("", p.online)
+	updates, _, err := p.table.answer(connection, "", p.online)
 	p.emit(Event{Kind: Connected, Text: plural(len(containers), "container") + " adopted in " + time.Since(began).Round(time.Millisecond).String()})
 	// An update that the former plugin, or the lost connection, had begun may still come.
 	for in := watched / 20; in <= watched; in += watched / 10 {
@@ -48,6 +48,7 @@ func (p *Plugin) Synchronize(ctx context.Context, pods []*api.PodSandbox, contai
 func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Container) {
 	p.mu.Lock()
 	maps.DeleteFunc(p.reported, func(pod string, _ map[string]bool) bool { return pods[pod] == nil })
+	clear(p.retries) // adopt places those that are still there
 	p.mu.Unlock()
 	live := make(map[string]string, len(pods))
 	for _, pod := range pods {
@@ -169,7 +170,6 @@ func (p *Plugin) loadRecords(ctx context.Context, all []agent.Workload) {
 	clear(p.ids)
 	clear(p.names)
 	clear(p.reserved)
-	clear(p.retries)
 	p.mu.Unlock()
 	var gone []string
 	for i := range all {

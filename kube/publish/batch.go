@@ -35,7 +35,9 @@ type Batch struct {
 	// Sample is how often it measures, Every how often the node's status is looked at; 0 is
 	// 15 s and 60 s.
 	Sample, Every time.Duration
-	// Stale is how old the last figures may be until the resources are taken away; 0 is 15 min.
+	// Stale is how long ago the resources may have been known last until they are taken away; 0 is 15 min.
+	// They are not known without figures of use, without the watch of pods, or while the node or one of its
+	// annotations cannot be read.
 	Stale time.Duration
 	// Rewrite is how often the status is written though it changed by less than a tenth; 0
 	// is 5 min.
@@ -98,35 +100,46 @@ func (a *Agent) batch(ctx context.Context) {
 	}
 }
 
-// tellBatch writes what is left for batch work. Without figures of use, or of pods, it
-// leaves what it wrote for a while, then takes it away: nobody knows what is left.
+// errNoFigures is why nothing is known while the Meter has no figures, or the watch of pods none.
+var errNoFigures = errors.New("no figures of what pods use")
+
+// tellBatch writes what is left for batch work. While that is not known it leaves what it wrote for a while,
+// then takes it away.
 func (a *Agent) tellBatch(ctx context.Context, s *status, l *learner, began time.Time) error {
+	node, amounts, err := a.left(ctx, s, l)
+	if s.fresh.IsZero() {
+		s.fresh = began
+	}
+	until := s.fresh.Add(cmp.Or(a.opt.Batch.Stale, 15*time.Minute))
+	switch now := time.Now(); {
+	case now.After(until):
+		err = fmt.Errorf("batch resources are taken away: since %s they are not known: %w", s.fresh.UTC().Format(time.RFC3339), cmp.Or(err, errNoFigures))
+		return errors.Join(err, s.write(ctx, nil))
+	case errors.Is(err, errNoFigures):
+		return nil // as after each start
+	case err != nil:
+		return fmt.Errorf("batch resources stay as told until %s: %w", until.UTC().Format(time.RFC3339), err)
+	}
+	return s.update(ctx, node, amounts)
+}
+
+// left is what is left for batch work of the node, as the API server has it. It notes of when the figures are.
+func (a *Agent) left(ctx context.Context, s *status, l *learner) (*corev1.Node, map[corev1.ResourceName]int64, error) {
 	b := a.opt.Batch
 	report, measured := b.Meter.Report(Window)
 	pods, synced := a.opt.Pods.All()
-	if synced && measured {
-		s.fresh = report.At
-	}
-	stale := cmp.Or(b.Stale, 15*time.Minute)
-	last := s.fresh
-	if last.IsZero() {
-		last = began
-	}
-	if time.Since(last) > stale {
-		err := s.write(ctx, nil)
-		return errors.Join(err, fmt.Errorf("tell batch resources: no figures since %s: they are taken away", last.UTC().Format(time.RFC3339)))
-	}
 	if !synced || !measured {
-		return nil
+		return nil, nil, errNoFigures
 	}
 	node, err := a.opt.Client.GetNode(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	n, err := inputs(node, pods, &report)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
+	s.fresh = report.At
 	if l != nil {
 		n.Reclaimable = l.Reclaimable(time.Now(), n.Capacity, counted(pods, &report))
 	}
@@ -137,7 +150,7 @@ func (a *Agent) tellBatch(ctx context.Context, s *status, l *learner, began time
 		mid := b.Strategy.Mid(n)
 		amounts[midCPU], amounts[midMemory] = mid.Milli, mid.Memory
 	}
-	return s.update(ctx, node, amounts)
+	return node, amounts, nil
 }
 
 // inputs are what the formulas count.
@@ -290,7 +303,7 @@ func unreserved(node *corev1.Node, ownable cpuset.Set) error {
 type status struct {
 	client  *api.Client
 	rewrite time.Duration
-	fresh   time.Time // of the last figures
+	fresh   time.Time // of the figures by which amounts were known last
 	written time.Time
 	gone    bool // it was taken away
 }

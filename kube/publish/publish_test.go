@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -188,6 +189,51 @@ func TestInputs(t *testing.T) {
 				t.Errorf("%s %.10q: %v", key, text, err)
 			}
 		}
+	}
+}
+
+// While an annotation of the node cannot be read, what is left is not known: what was told stays for a while, and
+// is taken away then, with an error that names the annotation. It is told again once that can be read.
+func TestBatchOfUnreadAnnotation(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{reservationKey, rawKey} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			text, patches := "", []string(nil) // of a server that is asked by this goroutine only
+			client := stubServer(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPatch {
+					body, _ := io.ReadAll(r.Body)
+					patches = append(patches, string(body))
+				}
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1","annotations":{%q:%q}},"status":{"capacity":{"cpu":"10","memory":"100"},"allocatable":{"cpu":"10","memory":"100"}}}`, key, text)
+			})
+			pods := client.NewPods(nil)
+			if err := pods.Replace(nil, ""); err != nil {
+				t.Fatal(err)
+			}
+			meter := &figures{}
+			a := New(Options{Client: client, Pods: pods, Batch: &Batch{Meter: meter}})
+			s := &status{client: client}
+			tells := func(when, annotation, wantErr, wantPatch string) {
+				t.Helper()
+				text, patches, meter.r.At = annotation, nil, time.Now()
+				err := a.tellBatch(t.Context(), s, nil, time.Now())
+				if (err == nil) != (wantErr == "") || err != nil && (!strings.Contains(err.Error(), wantErr) || !strings.Contains(err.Error(), "annotation "+key)) {
+					t.Errorf("%s: %v, want %q", when, err, wantErr)
+				}
+				if got := strings.Join(patches, "\n"); (got == "") != (wantPatch == "") || !strings.Contains(got, wantPatch) {
+					t.Errorf("%s: patches %q, want %q", when, got, wantPatch)
+				}
+			}
+			const amount, none = `"kubernetes.io/batch-cpu":"6000"`, `"kubernetes.io/batch-cpu":null`
+			tells("at first", "{}", "", amount)
+			tells("unread", "x", "stay as told until", "")
+			s.fresh = time.Now().Add(-16 * time.Minute)
+			tells("unread for 16 minutes", "x", "are taken away", none)
+			tells("still unread", "x", "are taken away", "")
+			tells("read again", "{}", "", amount)
+		})
 	}
 }
 

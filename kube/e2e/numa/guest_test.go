@@ -589,17 +589,9 @@ func uses(t *testing.T, what string, p *nodekit.Peer, low, high float64) {
 	}
 }
 
-// What pods say of what they send and receive is at their groups, holds from their first byte on and
-// while plugin and containerd are killed, and goes with their last container.
-func TestBandwidth(t *testing.T) {
-	if !inside() {
-		t.Skip("it runs in the guest")
-	}
-	top, err := kernel.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := traffic.Over(top).FS()
+// cable is one to another network, in which somebody answers.
+func cable(t *testing.T) *nodekit.Cable {
+	t.Helper()
 	other, err := netlink.New()
 	if err != nil {
 		t.Fatal(err)
@@ -610,15 +602,38 @@ func TestBandwidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+// ofNetworks is what a file says of what Berth sets of networks, read without the plugin.
+func ofNetworks(t *testing.T, file string) string {
+	t.Helper()
+	top, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := fs.ReadFile(traffic.Over(top).FS(), strings.TrimPrefix(file, "/"))
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.TrimSpace(string(is))
+}
+
+// What pods say of what they send and receive is at their groups, holds from their first byte on and
+// while plugin and containerd are killed, and goes with their last container.
+func TestBandwidth(t *testing.T) {
+	if !inside() {
+		t.Skip("it runs in the guest")
+	}
+	w := cable(t)
 	const limit = 4e6
 	sends := mustRun(t, "sends", burstable, 100, map[string]string{"koordinator.sh/networkQOS": `{"EgressLimit": "4M"}`}, nodekit.Talk(true, w.FarIP)...)
 	receives := mustRun(t, "receives", burstable, 100, map[string]string{"kubernetes.io/ingress-bandwidth": "4M"}, nodekit.Talk(false, w.FarIP)...)
 	has := func(when string, c container, want string) {
 		t.Helper()
-		name := strings.TrimPrefix(traffic.LimitFile(path.Dir(c.group)), "/")
-		is, err := fs.ReadFile(files, name)
-		if err != nil || strings.TrimSpace(string(is)) != want {
-			t.Errorf("%s /%s is %q (%v), want %q", when, name, is, err, want)
+		file := traffic.LimitFile(path.Dir(c.group))
+		if is := ofNetworks(t, file); is != want {
+			t.Errorf("%s %s is %q, want %q", when, file, is, want)
 		}
 	}
 	holds := func(when string) {
@@ -639,6 +654,56 @@ func TestBandwidth(t *testing.T) {
 	}
 	mustRun(t, "free", burstable, 100, nil, nodekit.Talk(true, w.FarIP)...)
 	uses(t, "without words", w.Sent, 2*limit, math.Inf(1))
+}
+
+// A network class that a pod names holds it to the ceiling of a device, also after the plugin was killed. With the
+// pod the device has no classes any more.
+func TestNetClass(t *testing.T) {
+	if !inside() {
+		t.Skip("it runs in the guest")
+	}
+	w := cable(t)
+	device := "sys/net/" + w.Near + "/root"
+	before, args, file := ofNetworks(t, device), the.plugin.Args, state+"/network.yaml"
+	if err := os.WriteFile(file, fmt.Appendf(nil, `apiVersion: berth.dev/v1alpha1
+kind: NodeConfig
+classes:
+  net: {devices: {%s: {rate: 100Mbit}}, classes: {bulk: {ceiling: 4Mbit, priority: 8}}}
+kubernetes:
+  words: [{namespaces: [default], words: ["*", "berth.dev/net=bulk"]}]
+`, w.Near), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	the.plugin.Args = slices.Clone(args)
+	the.plugin.Args[slices.Index(args, classFile)] = file
+	t.Cleanup(func() {
+		the.plugin.Args = args
+		the.again(t, the.plugin, syscall.SIGTERM)
+	})
+	the.again(t, the.plugin, syscall.SIGTERM)
+	bulk := mustRun(t, "bulk", burstable, 100, map[string]string{"berth.dev/net": "bulk"}, nodekit.Talk(true, w.FarIP)...)
+	holds := func(when string) {
+		t.Helper()
+		if is := ofNetworks(t, device); is != "htb 6be7:" {
+			t.Errorf("%s %s has %q", when, w.Near, is)
+		}
+		if is := ofNetworks(t, traffic.MarkFile(bulk.group)); !strings.HasPrefix(is, "6be7:") {
+			t.Errorf("%s its packets have the class %q", when, is)
+		}
+		kept(t, when, w.Sent, 4e6)
+	}
+	holds("at first")
+	the.again(t, the.plugin, syscall.SIGKILL)
+	holds("after a kill of the plugin")
+	bulk.remove(t)
+	if err := within(func() error {
+		if is := ofNetworks(t, device); is != before {
+			return fmt.Errorf("%s is left with %q, before it had %q", w.Near, is, before)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // books waits until berth-node ps says what the kernel has.

@@ -90,7 +90,7 @@ func prepare(t *testing.T, others ...string) (*vmtest.Kit, vmtest.Job) {
 		t.Fatal(err)
 	}
 	job := vmtest.Job{
-		Kernel: k, Files: map[string]string{}, Modules: []string{"overlay", "veth"},
+		Kernel: k, Files: map[string]string{}, Modules: []string{"overlay", "veth", "sch_htb"},
 		Args: []string{"/bin/numa", "-test.v=test2json", "-test.timeout=20m"},
 	}
 	for name, pkg := range map[string]string{"": "internal/vmtest/vminit", "berth-node": "kube/cmd/berth-node", "work": "kube/e2e/work", "numa": "kube/e2e/numa"} {
