@@ -496,7 +496,7 @@ func TestGone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := g.Apply(ctx, headroom(4*time.Millisecond)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := g.Apply(ctx, headroom(4*time.Millisecond)); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrNotSupported) {
 			t.Errorf("apply: %v", err)
 		}
 		if _, err := g.Revert(ctx, a); !errors.Is(err, fs.ErrNotExist) {
@@ -508,9 +508,9 @@ func TestGone(t *testing.T) {
 		if _, err := g.Preview(ctx, control.Action{Remedy: detect.CoreSched, Group: "batch"}); !errors.Is(err, kernel.ErrNotSupported) {
 			t.Errorf("core scheduling: %v", err)
 		}
-		for _, group := range []string{"", "/", "..", "../x", "batch/../.."} {
-			if _, err := g.Apply(ctx, control.Action{Remedy: detect.Weight, Group: group, Limits: cgroup.Limits{Weight: 1}}); err == nil {
-				t.Errorf("group %q: no error", group)
+		for _, group := range []string{"", "/", ".", "..", "../x", "batch/../.."} {
+			if _, err := g.Apply(ctx, control.Action{Remedy: detect.Weight, Group: group, Limits: cgroup.Limits{Weight: 1}}); err == nil || !strings.Contains(err.Error(), "not a path below the root group") {
+				t.Errorf("group %q: %v", group, err)
 			}
 		}
 	})
@@ -580,6 +580,16 @@ func TestNumberOfKilledGuard(t *testing.T) {
 				t.Errorf("a process that started at %s, for a guard that started at %q: %+v, %v; want %d", p.Start, start, by, err, want)
 			}
 		}
+		// It has ended, and nobody has waited for it.
+		stat, err := os.ReadFile(filepath.Join(h.dir, "proc", pid, "stat"))
+		text, err2 := json.Marshal(Holder{PID: 9000900, Dir: h.state, Start: p.Start})
+		zombie := strings.Replace(string(stat), ") S", ") Z", 1)
+		if err := errors.Join(err, err2, h.k.Put("proc/"+pid+"/stat", zombie), kernel.WritePrivateFile(name, text)); err != nil {
+			t.Fatal(err)
+		}
+		if _, by, err := Look(Options{Root: h.root(), Dir: h.state}); err != nil || by.PID != 0 {
+			t.Errorf("ended: %+v, %v", by, err)
+		}
 	})
 }
 
@@ -646,6 +656,9 @@ func TestOpenRefusesDirectory(t *testing.T) {
 			}
 			if _, err := Open(Options{Root: h.root(), Dir: h.state}); err == nil || !strings.Contains(err.Error(), h.state) {
 				t.Errorf("opened: %v", err)
+			}
+			if _, _, err := Look(Options{Root: h.root(), Dir: h.state}); err == nil || !strings.Contains(err.Error(), h.state) {
+				t.Errorf("looked at: %v", err)
 			}
 		})
 	}
@@ -746,7 +759,7 @@ func TestBestEffort(t *testing.T) {
 		if err := g.root.WriteFile(dir+"/cpu.idle", "1"); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := g.Settings("batch/a"); err != nil || !s.BestEffort() {
+		if s, err := g.Settings("batch/a"); err != nil || !s.BestEffort() || s.Weight != 0 || s.Shares != 0 {
 			t.Errorf("idle: %+v, %v", s, err)
 		}
 	})
@@ -772,6 +785,8 @@ func TestNoIdleWhereOthersWriteWeights(t *testing.T) {
 		} {
 			if s, err := g.Settings(group); err != nil || (s.NoIdle == "") != may {
 				t.Errorf("%s: may be idle: %v (%q), %v", group, s.NoIdle == "", s.NoIdle, err)
+			} else if s.BestEffort() != strings.Contains(group, "besteffort") {
+				t.Errorf("%s: best effort %v", group, s.BestEffort())
 			}
 		}
 	})

@@ -15,7 +15,8 @@ func TestEffectiveBelowTheGuard(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"g/cpuset.cpus": "0-7", "g/cpuset.cpus.effective": "0-7", "g/x/cpuset.cpus": "", "g/x/cpuset.cpus.effective": "0-7",
-		"g/y/cpuset.cpus": "2-5", "g/y/cpuset.cpus.effective": "2-5",
+		"g/y/cpuset.cpus": "2-5", "g/y/cpuset.cpus.effective": "2-5", "g/z/cpuset.cpus": "6-9", "g/z/cpuset.cpus.effective": "6-7",
+		"g/w/cpuset.cpus": "8-9", "g/w/cpuset.cpus.effective": "0-7",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -36,7 +37,7 @@ func TestEffectiveBelowTheGuard(t *testing.T) {
 		}
 	}
 	original := func(name string) (string, bool) { text, ok := before[name]; return text, ok }
-	for name, want := range map[string]string{"g/cpuset.cpus.effective": "0-7", "g/x/cpuset.cpus.effective": "0-7", "g/y/cpuset.cpus.effective": "2-5"} {
+	for name, want := range map[string]string{"g/cpuset.cpus.effective": "0-7", "g/x/cpuset.cpus.effective": "0-7", "g/y/cpuset.cpus.effective": "2-5", "g/z/cpuset.cpus.effective": "6-7", "g/w/cpuset.cpus.effective": "0-7"} {
 		text, ok := effective(root.FS(), original, name)
 		if !ok || strings.TrimSpace(text) != want {
 			t.Errorf("the node sees %s: %q, want %s", name, text, want)

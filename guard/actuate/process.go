@@ -32,12 +32,9 @@ func (h *Host) planProcesses(a control.Action) (plan kernel.Plan, err error) {
 		if !a.Limits.CPUs.IsEmpty() {
 			// What it may use by itself is not widened.
 			own, err := h.originalSet(one.Dir() + "/sched.cpus")
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
 			cpus := own.Intersect(a.Limits.CPUs)
 			if err != nil || cpus.IsEmpty() {
-				continue // its own CPUs, as those of several threads, stay
+				continue // it has ended; or its own CPUs, as those of several threads, stay
 			}
 			s[knob.ID{Knob: knob.Find("cpus")}] = cpus.String()
 		}

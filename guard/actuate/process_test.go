@@ -28,9 +28,17 @@ type scheduled struct {
 	state map[int]sched.State
 	ends  int // a process that ends when another one is next changed
 	stuck int // a process that cannot be changed
+	fades int // a process that ends once it has been read so often
+	reads int
 }
 
 func (s *scheduled) GetScheduling(tid int) (sched.State, error) {
+	if tid == s.fades && s.fades != 0 {
+		if s.reads--; s.reads < 0 {
+			s.end(tid)
+			s.fades = 0
+		}
+	}
 	if state, ok := s.state[tid]; ok {
 		return state, nil
 	}
@@ -304,6 +312,7 @@ func TestProtectedProcesses(t *testing.T) {
 		"deadline":                   {player{state: sched.State{Policy: sched.Deadline}}, nil, "SCHED_DEADLINE"},
 		"not to be lost":             {player{score: -900}, nil, "oom_score_adj"},
 		"sshd":                       {player{exe: sshd}, nil, "sshd"},
+		"sshd that was replaced":     {player{exe: sshd + " (deleted)"}, nil, "sshd"},
 		"sshd of a user":             {player{exe: sshd, uids: "1000 1000 1000", parent: 9}, []player{{pid: 9, exe: sshd}}, "sshd"},
 		"a user's own sshd":          {player{exe: sshd, uids: "1000 1000 1000", parent: 9}, []player{{pid: 9, exe: sshd, uids: "1000 1000 1000"}}, ""},
 		"a user's copy of sshd":      {player{exe: "/home/u/sshd", uids: "1000 1000 1000"}, nil, ""},

@@ -53,9 +53,10 @@ func (d *division) lines(t *resctrl.Tree, resource func(*resctrl.Resource) bool)
 		var most uint64
 		for remedy, s := range d.shares {
 			switch {
-			case remedy == detect.CacheWays && r.Cache():
+			case !divides(remedy)(r):
+			case remedy == detect.CacheWays:
 				most = uint64(s.Ways)
-			case remedy == detect.BandwidthCap && !r.Cache():
+			case remedy == detect.BandwidthCap:
 				most = uint64(s.Bandwidth)
 			}
 		}

@@ -122,6 +122,9 @@ func TestShares(t *testing.T) {
 					if err := errors.Join(err, err2); err != nil || len(did) == 0 || len(did) != len(promised) {
 						t.Fatalf("step %d: promised %v, did %v: %v", i, promised, did, err)
 					}
+					if slices.ContainsFunc(did, func(c control.Change) bool { return c.From == c.To }) {
+						t.Errorf("step %d: what stays is told as a change: %v", i, did)
+					}
 					if again, err := g.Apply(ctx, s.do); err != nil || len(again) > 0 {
 						t.Errorf("step %d once more: %v, %v", i, again, err)
 					}
@@ -131,8 +134,8 @@ func TestShares(t *testing.T) {
 				}
 			}
 			h.same(h.tree) // also threads are where they were
-			if notes := g.Notes(); len(notes) > 0 {
-				t.Errorf("still noted: %v", notes)
+			if notes := g.Notes(); len(notes) > 0 || len(g.divided) > 0 {
+				t.Errorf("still noted: %v, %v", notes, g.divided)
 			}
 		})
 	}
@@ -373,8 +376,8 @@ func TestCacheOf(t *testing.T) {
 	if _, err := g.Apply(context.Background(), bandwidth("batch/a", 160)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Restore(); err != nil {
-		t.Fatal(err)
+	if _, err := g.Restore(); err != nil || len(g.divided) > 0 {
+		t.Fatal(err, g.divided)
 	}
 	h.same(h.tree)
 	if err := kernel.IgnoreAbsent(g.Close()); err != nil {

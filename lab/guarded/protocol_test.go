@@ -100,6 +100,8 @@ func TestBlame(t *testing.T) {
 		"a rise too small":   {[]float64{0, 0, 0, 0, 0, 0, 0.19}, []float64{0, 0, 0, 0, 0, 0, 0}, ""},
 		"nothing usual yet":  {[]float64{0, 0, 0, 0, 1.5}, []float64{0, 0, 0, 0, 0}, ""},
 		"it has risen":       {[]float64{0, 0, 0, 0, 0, .15, .3, .3, .3, .3, .3, .3}, make([]float64, 12), "neighbour at 6"},
+		"a little more":      {[]float64{1, 1, 1, 1, 1, 1, 1.1}, []float64{0, 0, 0, 0, 0, 0, 0}, ""},
+		"most, rose less":    {[]float64{1, 1, 1, 1, 1, 1, 1.3}, []float64{0, 0, 0, 0, 0, 0, 0.5}, "bystander at 6"},
 		"less than it was":   {[]float64{2, 2, 2, 2, 2, 2, 0}, []float64{0, 0, 0, 0, 0, 0, 0}, ""},
 		"what is usual ages": {[]float64{2, 0, 0, 0, 0, 0, 0, 0.5}, make([]float64, 8), "neighbour at 7"},
 	} {
@@ -624,9 +626,11 @@ func TestProtocolRejects(t *testing.T) {
 	for b := 25; b < 60; b++ {
 		q.Machine[b].Steal = 0.01
 	}
+	onset := slices.IndexFunc(q.Periods, func(p Period) bool { return p.Arm != Alone })
+	q.Periods[onset].Findings = []Finding{found(0.3, detect.CPU, lab.Neighbour)}
 	a := AnalyseProtocol(r)
 	row := a.Arms[0]
-	if row.Arm != Guarded || row.Counted != 11 || row.Quadruplets != 12 || row.Onsets != 24 || row.OutOnsets != 2 || a.Quadruplets[0].Out == "" || !a.Blind {
+	if row.OutNamed != 1 || row.Arm != Guarded || row.Counted != 11 || row.Quadruplets != 12 || row.Onsets != 24 || row.OutOnsets != 2 || a.Quadruplets[0].Out == "" || !a.Blind {
 		t.Errorf("%+v, out %q, blind %t", row, a.Quadruplets[0].Out, a.Blind)
 	}
 	// A disturbance in the washout, or of less than a third, takes its bins along and nothing else.
@@ -827,10 +831,18 @@ func TestOnsets(t *testing.T) {
 	if d := row.Reaction; d.N != 4 || d.Came != 1 || *d.P50.Estimate != 3 {
 		t.Errorf("reaction %+v", d)
 	}
+	var reactions []float64
 	for _, o := range AnalyseProtocol(r).Onsets {
-		if o.Fresh && o.Reaction != nil && math.Abs(*o.Reaction-fresh) > 1e-9 {
+		if o.Reaction == nil {
+			continue
+		}
+		if reactions = append(reactions, *o.Reaction); o.Fresh && math.Abs(*o.Reaction-fresh) > 1e-9 {
 			t.Errorf("reaction %g, want %g", *o.Reaction, fresh)
 		}
+	}
+	// One against an innocent is none.
+	if len(reactions) != 2 || math.Abs(reactions[0]-0.21) > 1e-9 || math.Abs(reactions[1]-0.91) > 1e-9 {
+		t.Errorf("reactions %v", reactions)
 	}
 	// Before a look nothing is decided, whatever the figure: here 2 of 8 are named.
 	few := 0.9
