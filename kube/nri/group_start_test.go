@@ -266,22 +266,6 @@ func TestUnstartedOverARestart(t *testing.T) {
 			must(h.t, err)
 			return c
 		}},
-		"its adoption is late": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
-			h.p.abandon(ctx)
-			h.make(c)
-			w := h.workload("default/db/a") // in force already: nothing is to be written that would be too late
-			c.State, c.Linux.Resources.Cpu.Cpus, c.Linux.Resources.Cpu.Mems = api.ContainerState_CONTAINER_RUNNING, w.CPUs.String(), w.Mems.String()
-			must(h.t, h.p.Close())
-			busy := newBusyNode(&h.opt)
-			h.p = open(h.t, h.opt)
-			h.connect()
-			busy.during(h.t, h.p, func() {
-				_, err := h.p.Synchronize(ctx, []*api.PodSandbox{p}, []*api.Container{c})
-				must(h.t, err)
-			})
-			eventually(h.t, "it is placed", func() bool { h.p.retryAll(ctx); return len(h.heard.kinds(Recovered)) == 1 })
-			return c
-		}},
 		"it is placed while the records are loaded": {own: 2, gaveUp: 1, between: func(h *classHost, p *api.PodSandbox, c *api.Container) *api.Container {
 			h.p.abandon(ctx)
 			h.restart(p, c)

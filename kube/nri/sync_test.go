@@ -300,7 +300,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 	}
 }
 
-// busyNode has a node decide about one container for as long as a test wants.
+// busyNode has a node decide about one container for as long as a test wants, once it is armed.
 type busyNode struct {
 	armed       atomic.Bool
 	busy, ready chan struct{}
@@ -316,51 +316,4 @@ func newBusyNode(o *Options) *busyNode {
 		}
 	}}
 	return b
-}
-
-// during calls handlers, whose budget is used up at once, while the node is busy with the decision about a
-// container of the pod busy. They are late, and what they decide is decided after they have answered.
-func (b *busyNode) during(t *testing.T, p *Plugin, handlers func()) {
-	t.Helper()
-	over, after := make(chan time.Time), p.after
-	close(over)
-	p.after = func(time.Duration) <-chan time.Time { return over }
-	b.armed.Store(true)
-	busy := pod("busy", nil)
-	_, _, err := p.CreateContainer(context.Background(), busy, container(busy, "a", 100))
-	must(t, err)
-	<-b.busy
-	handlers()
-	p.after = after
-	close(b.ready)
-}
-
-// A container that is created after an adoption was late, and before that is decided, is placed if the decision
-// about it was late, too.
-func TestLateBesideLateAdoption(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	opt, _ := options(t, "1s1n4c2t")
-	busy := newBusyNode(&opt)
-	p := open(t, opt)
-	web, db := pod("web", nil), pod("db", exclusive)
-	c := container(web, "a", 100)
-	c.State = api.ContainerState_CONTAINER_RUNNING
-	retried := func(id string) *unplaced { p.mu.Lock(); defer p.mu.Unlock(); return p.retries[id] }
-	busy.during(t, p, func() {
-		_, err := p.Synchronize(ctx, []*api.PodSandbox{web}, []*api.Container{c})
-		must(t, err)
-		_, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000))
-		must(t, err)
-		if retried("db.a") == nil {
-			t.Error("its decision was not late")
-		}
-	})
-	eventually(t, "the adoption is decided", func() bool { return retried("web.a") != nil })
-	p.retryAll(ctx)
-	w, err := p.node.Get(ctx, "default/db/a")
-	must(t, err)
-	if w.Grant.Own.Len() != 2 {
-		t.Errorf("it owns CPUs %s", w.Grant.Own)
-	}
 }
