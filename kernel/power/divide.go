@@ -54,6 +54,7 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 		by cpuset.Set
 	}
 	asked := map[string][]asks{} // by path
+	left = h.leftWith(left)
 	full := h.withBoost(was).asFound(was)
 	for i, w := range wishes {
 		p := planner{host: full, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
@@ -227,7 +228,7 @@ func (h *Host) Shared(w Wish) (words []string, err error) {
 		return nil, fmt.Errorf("power profile %s: %w", w.Name, err)
 	}
 	for s := range h.settings() {
-		if _, asks := p.want[s.path]; !asks || w.CPUs.Contains(s.cpus) {
+		if _, asks := p.want[s.path]; !asks || w.CPUs.Contains(s.cpus) || s.what == corePowerWhat || s.what == orderWhat {
 			continue
 		}
 		text := fmt.Sprintf("its %s is that of CPUs %s, too: the strongest wish counts", s.what, s.cpus.Minus(w.CPUs))

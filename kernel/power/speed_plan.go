@@ -2,6 +2,7 @@ package power
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"berth.dev/berth/cpuset"
@@ -90,10 +91,21 @@ func (h *Host) speed(c CPU) *SpeedPackage {
 	return nil
 }
 
+// leftWith has what is left to another writer by one name be left by the other names that it has.
+func (h *Host) leftWith(left func(string) bool) func(string) bool {
+	same := map[string][]string{}
+	for s := range h.settings() {
+		if s.sets != nil {
+			same[s.path] = s.sets
+		}
+	}
+	return func(path string) bool { return left(path) || slices.ContainsFunc(same[path], left) }
+}
+
 // asFound is the host with the switches of Intel Speed Select as they were before the first change.
 func (h *Host) asFound(was func(string) (string, bool)) *Host {
 	found := *h
-	found.Speed = append([]SpeedPackage(nil), h.Speed...)
+	found.Speed = slices.Clone(h.Speed)
 	for i := range found.Speed {
 		p := &found.Speed[i]
 		for file, to := range map[string]*string{speedPower: &p.CorePower, speedOrder: &p.Order, speedTurbo: &p.Turbo} {
