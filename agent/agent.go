@@ -200,7 +200,7 @@ func (n *Node) fill() (err error) {
 			return err
 		}
 	}
-	n.root = traffic.Over(sched.Over(n.root))
+	n.root = power.Over(traffic.Over(sched.Over(n.root)))
 	o.Dir = cmp.Or(o.Dir, StateDir(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR")))
 	o.Rewrites, o.Window = cmp.Or(o.Rewrites, 3), cmp.Or(o.Window, time.Minute)
 	if o.Policy == nil {

@@ -216,14 +216,15 @@ func (k *powerClasses) notes(w *Workload) (notes []string) {
 		}
 		return notes
 	}
-	if k.n.power == nil { // which CPUs have what in common stays
+	profile := k.n.opt.Classes.Power.Find(name)
+	if k.n.power == nil || profile.SpeedSelect != nil { // which CPUs have what in common stays, priorities of others do not
 		var err error
 		if k.n.power, err = power.Read(k.n.root.FS()); err != nil {
 			note(err.Error())
 			return notes
 		}
 	}
-	words, err := k.n.power.Shared(power.Wish{Who: w.ID(), CPUs: w.Grant.Own, Name: name, Profile: k.n.opt.Classes.Power.Find(name)})
+	words, err := k.n.power.Shared(power.Wish{Who: w.ID(), CPUs: w.Grant.Own, Name: name, Profile: profile})
 	if lacks, ok := errors.AsType[*kernel.NotSupportedError](err); ok {
 		note("the workload goes without: " + lacks.Error())
 	} else if err != nil {

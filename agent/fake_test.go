@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -24,8 +25,9 @@ type host struct {
 	t      testing.TB
 	k      *fakekernel.Kernel
 	files  kernel.Files
-	net    traffic.Calls // nil without
-	dir    string        // of the tree
+	net    traffic.Calls    // nil without
+	speed  power.SpeedCalls // nil without
+	dir    string           // of the tree
 	state  string
 	events []Event
 	now    time.Time
@@ -98,6 +100,9 @@ func (h *host) options() Options {
 	o.Root, o.Dir, o.Machine = kernel.NewRoot(h.dir, h.files), h.state, testMachine()
 	if h.net != nil {
 		o.Root = traffic.Lay(o.Root, h.net)
+	}
+	if h.speed != nil {
+		o.Root = power.Lay(o.Root, h.speed)
 	}
 	o.Root.Patience, o.Root.Marks = time.Millisecond, h.dir
 	o.Now = func() time.Time { return h.now }

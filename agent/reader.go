@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/traffic"
 )
 
@@ -30,7 +31,7 @@ func NewReader(opt Options) (*Node, error) {
 		opt.Root = root
 	}
 	looks := opt.Root.IsLive()
-	opt.Root = traffic.Over(opt.Root).ReadOnly()
+	opt.Root = power.Over(traffic.Over(opt.Root)).ReadOnly()
 	n := &Node{opt: opt, root: opt.Root, unread: map[Event]bool{}, looks: looks}
 	if err := n.fill(); err != nil {
 		return nil, fmt.Errorf("read node: %w", err)

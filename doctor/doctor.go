@@ -85,6 +85,8 @@ type Probes struct {
 	HardwareCounter func() error
 	// Links returns what can divide each network device among classes, in a few words, by name.
 	Links func() (map[string]string, error)
+	// Power reads what power profiles set, Intel Speed Select included, which no tree has.
+	Power func() (*power.Host, error)
 }
 
 // Look examines the tree fsys, which stands for "/".
@@ -151,7 +153,7 @@ func checks() []check {
 		{"energy-preference", Guard, "power profiles set governor and limits only", preference},
 		{"cpuidle", Guard, "power profiles say nothing of how deep CPUs sleep", idleStates},
 		{"uncore", Guard, "leaves the clock of mesh and last-level cache as it is", uncore},
-		{"speed-select", Guard, "power profiles set what cpufreq and cpuidle have", speedSelect},
+		{"speed-select", Guard, "power profiles set no priority of cores, and no turbo by priority", speedSelect},
 		{"psi", Guard, "figures of the whole host where there are any, run delay per thread, throttling counters", pressure},
 		{"psi-triggers", Guard, "a window of 1 s arms the run-queue probe", pressureTriggers},
 

@@ -63,20 +63,47 @@ func uncore(h *host) Capability {
 	return missing("no dies", "there is no intel_uncore_frequency", "modprobe intel_uncore_frequency, on a server")
 }
 
-// speedSelect judges Intel's priorities among cores and their turbo (SST-CP, SST-TF), which a
-// mailbox of the processor sets (Documentation/admin-guide/pm/intel-speed-select.rst). The kernel
-// hands its commands on and documents none (linux/isst_if.h): what they do is the firmware's to
-// say, so not even reading is tried. Base frequencies (SST-BF) are in cpufreq, and count in placing.
+// speedSelect judges Intel's priorities of cores and turbo by priority (SST-CP, SST-TF), which a
+// device sets (Documentation/admin-guide/pm/intel-speed-select.rst). Base frequencies (SST-BF)
+// are in cpufreq, and count in placing.
 func speedSelect(h *host) Capability {
+	var p *power.Host
+	if h.probes.Power != nil {
+		var err error
+		if p, err = h.probes.Power(); err != nil {
+			return h.fail(err)
+		}
+	}
+	there := h.exists("dev/isst_interface")
 	switch {
-	case h.exists("dev/isst_interface"):
-		return limited("isst_interface", "Berth does not speak the mailbox that sets priorities and turbo (SST-CP, SST-TF); base frequencies (SST-BF) count in placing", "intel-speed-select sets them by hand")
+	case p != nil && len(p.Speed) > 0:
+		return speedPackages(p.Speed)
+	case there && p == nil:
+		return limited("isst_interface", "a tree has no answers of the device", "run it on the host itself")
+	case there:
+		lacks := p.LacksSpeed()
+		return limited("isst_interface", lacks.Reason, lacks.Remedy)
 	case h.flags.has("hypervisor"):
-		return missing("no mailbox", hypervisors, "")
+		return missing("no device", hypervisors, "")
 	case h.flags.vendor != "GenuineIntel":
 		return notApplicable("no Intel CPU", "only servers of Intel have it")
 	}
-	return missing("no mailbox", "there is no /dev/isst_interface", "modprobe isst_if_mbox_pci, on a server that can; Berth has no library for it yet")
+	return missing("no device", "there is no /dev/isst_interface", "modprobe -a isst_if_mbox_pci isst_if_mmio, or isst_tpmi on newer servers")
+}
+
+// speedPackages judges what packages have of Intel Speed Select.
+func speedPackages(all []power.SpeedPackage) Capability {
+	found, priorities, turbo := count(len(all), "package", "packages"), true, true
+	for _, p := range all {
+		priorities, turbo = priorities && p.CorePower != "", turbo && p.Turbo != ""
+	}
+	switch {
+	case !priorities:
+		return missing(found, "not all have priorities of cores (SST-CP)", "")
+	case !turbo:
+		return limited(found+", priorities of cores", "not all have turbo by priority (SST-TF) at their performance level", "intel-speed-select perf-profile info tells which level has it")
+	}
+	return ok(found + ", priorities of cores, turbo by priority")
 }
 
 // energy judges the counters of RAPL.

@@ -163,6 +163,8 @@ func busyHint(s Step, row *knob.Knob) string {
 		return "the group itself holds processes: move them to a child group first"
 	case s.Op == Attach:
 		return "the group hands controllers on to children and may not hold processes: attach to a child"
+	case Within(s.Path, "sys/devices/system/cpu"):
+		return "if a CPU is offline, try again once it is online"
 	case strings.HasPrefix(path.Base(s.Path), "cpuset."):
 		return "a child group uses more than this: narrow the children first"
 	}

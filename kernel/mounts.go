@@ -168,6 +168,8 @@ func isPower(name string) bool {
 		"cpufreq/policy[0-9]*/scaling_m??_freq", "cpufreq/policy[0-9]*/energy_performance_preference",
 		"cpu[0-9]*/power/energy_perf_bias", "cpu[0-9]*/power/pm_qos_resume_latency_us", "cpu[0-9]*/cpuidle/state[0-9]*/disable",
 		"intel_pstate/no_turbo", "intel_uncore_frequency/*/m??_freq_khz",
+		"speed_select/cpu[0-9]*/clos", "speed_select/package[0-9]*/core_power", "speed_select/package[0-9]*/priority_type",
+		"speed_select/package[0-9]*/turbo_freq",
 	}, func(pattern string) bool {
 		matches, err := path.Match(pattern, rest)
 		return matches && err == nil

@@ -210,7 +210,8 @@ func TestPowerGround(t *testing.T) {
 		"cpufreq/boost", "cpufreq/policy12/boost", "cpufreq/policy0/scaling_governor", "cpufreq/policy0/scaling_min_freq",
 		"cpufreq/policy0/scaling_max_freq", "cpufreq/policy0/energy_performance_preference", "cpu0/power/energy_perf_bias",
 		"cpu511/power/pm_qos_resume_latency_us", "cpu0/cpuidle/state3/disable", "intel_pstate/no_turbo",
-		"intel_uncore_frequency/package_00_die_00/max_freq_khz",
+		"intel_uncore_frequency/package_00_die_00/max_freq_khz", "speed_select/cpu4/clos", "speed_select/package1/core_power",
+		"speed_select/package1/priority_type", "speed_select/package0/turbo_freq",
 	} {
 		if err := sysfs.outside(cpu + name); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -223,7 +224,7 @@ func TestPowerGround(t *testing.T) {
 	}
 	for _, name := range []string{
 		cpu + "cpu0/online", cpu + "cpu0/cpufreq/scaling_governor", cpu + "cpufreq/policy0/scaling_setspeed", cpu + "cpufreq/policy/boost",
-		cpu + "smt/control", cpu + "cpu0/power/control", cpu + "cpufreq/policy0/../policy0/boost", "sys/power/state", "sys/kernel/uevent_helper",
+		cpu + "smt/control", cpu + "cpu0/power/control", cpu + "speed_select/all", cpu + "speed_select/cpu0/core_power", cpu + "cpufreq/policy0/../policy0/boost", "sys/power/state", "sys/kernel/uevent_helper",
 	} {
 		if err := sysfs.outside(name); err == nil {
 			t.Errorf("%s is allowed", name)

@@ -247,10 +247,14 @@ func (r *Root) revertWrite(e *entry, log *UndoLog) (Outcome, error) {
 			return r.widen(e, current, err, log)
 		}
 	}
+	var left []string
 	for _, d := range e.Disturbed {
-		if err := r.rewrite(d); err != nil {
-			return Failed, fmt.Errorf("/%s %q: %w", d.Path, d.Value, bare(err))
+		if dErr := r.rewrite(d); dErr != nil {
+			left, err = append(left, fmt.Sprintf("/%s %q", d.Path, d.Value)), dErr
 		}
+	}
+	if err != nil {
+		return Failed, fmt.Errorf("it is back, but not what it had changed: %s: %w", strings.Join(left, ", "), bare(err))
 	}
 	return Restored, nil
 }

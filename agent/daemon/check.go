@@ -242,7 +242,7 @@ func (h *hostCheck) power(root *kernel.Root, c *config.NodeConfig) {
 		if name == "" || name == "none" || !c.Classes.Power.Has(name) {
 			continue
 		}
-		host, err := power.Read(root.FS())
+		host, err := power.Read(power.Over(root).FS())
 		if err == nil {
 			_, err = host.Shared(power.Wish{CPUs: host.Online(), Name: name, Profile: c.Classes.Power.Find(name)})
 		}

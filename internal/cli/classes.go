@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/blockio"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/kernel/traffic"
 )
@@ -112,7 +113,7 @@ func reportClasses(cmd *cobra.Command, file string) (r classReport, err error) {
 		if err != nil {
 			return err
 		}
-		r.ClassReport, err = agent.ReportClasses(traffic.Over(root).FS(), config, all, true)
+		r.ClassReport, err = agent.ReportClasses(power.Over(traffic.Over(root)).FS(), config, all, true)
 		return err
 	})
 	var lacks []error

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/doctor"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/traffic"
 )
 
@@ -93,9 +94,18 @@ func examine(dir string) (*doctor.Report, error) {
 	}
 	probes := doctor.Probes{}
 	if isLive(dir) {
-		probes.HardwareCounter, probes.Links = doctor.HardwareCounter, links
+		probes.HardwareCounter, probes.Links, probes.Power = doctor.HardwareCounter, links, readPower
 	}
 	return doctor.Look(fsys, probes), nil
+}
+
+// readPower reads what power profiles set on the live host.
+func readPower() (*power.Host, error) {
+	root, err := kernel.Open("/")
+	if err != nil {
+		return nil, err
+	}
+	return power.Read(power.Over(root).FS())
 }
 
 // links are what can divide each network device of the live host.

@@ -20,6 +20,7 @@ import (
 type PowerLayout struct {
 	CPUs      int
 	PerPolicy int // CPUs of one frequency domain; 0 is no cpufreq
+	Threads   int // CPUs of one core, with neighbouring numbers; 0 is that the kernel does not say
 	Driver    string
 	Governor  string
 	Governors string
@@ -185,6 +186,17 @@ func (p *Power) plug(online cpuset.Set) error {
 		}
 		if l.Bias {
 			if err := p.createNew(power+"/"+bias, p.bias[cpu]); err != nil {
+				return err
+			}
+		}
+		if l.Threads > 0 {
+			var core []string
+			for other := cpu / l.Threads * l.Threads; other < (cpu/l.Threads+1)*l.Threads; other++ {
+				if online.Has(other) {
+					core = append(core, strconv.Itoa(other))
+				}
+			}
+			if err := p.create(fmt.Sprintf("%s/cpu%d/topology/thread_siblings_list", cpuDir, cpu), strings.Join(core, ",")); err != nil {
 				return err
 			}
 		}

@@ -141,6 +141,7 @@ func Rooms() []Room {
 		// what no other program should import
 		{Path: "internal/walkthrough", Pure: true},
 		{Path: "internal/fakenet", May: []string{"kernel/traffic"}},
+		{Path: "internal/fakespeed", May: []string{"cpuset", "kernel/power"}},
 		{Path: "internal/fakekernel", May: []string{"cpuset", "machine"}},
 		{Path: "internal/placetest", May: []string{"cpuset", "machine", "machine/sysfs", "place"}},
 		{Path: "internal/golden"},
@@ -177,11 +178,13 @@ func OwnedImports() []Owned {
 		{"github.com/HdrHistogram/", []string{"lab", "lab/stats", "lab/load"}, "histograms belong to the lab"},
 		{"github.com/prometheus/", []string{"agent/web"}, "only the metrics know Prometheus"},
 		{"github.com/cilium/", []string{"kernel/traffic", "watch/runq", "watch/network"}, "only these speak BPF"},
+		{"github.com/intel/goresctrl/", []string{"kernel/power"}, "only kernel/power knows Intel Speed Select"},
 		{"github.com/coreos/go-systemd/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"github.com/godbus/", []string{"kernel/systemd"}, "only kernel/systemd speaks D-Bus"},
 		{"gonum.org/", []string{"lab/stats", "replay"}, "numerics belong to the statistics"},
 		{"log", []string{"agent/daemon"}, "libraries return errors; they do not log"},
-		{"log/slog", []string{"agent/daemon", "internal/cli", "kube/cmd/berth-node"}, "libraries return errors; they do not log"},
+		// kernel/power has it to silence the library that it calls.
+		{"log/slog", []string{"agent/daemon", "internal/cli", "kernel/power", "kube/cmd/berth-node"}, "libraries return errors; they do not log"},
 		{"github.com/containerd/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"google.golang.org/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"k8s.io/", []string{"kube/api", "kube/publish"}, "only these know objects of Kubernetes"},

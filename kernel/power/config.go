@@ -59,6 +59,9 @@ type Profile struct {
 	UncoreMin string `json:"uncoreMin,omitempty"`
 	// UncoreMax is likewise the upper one.
 	UncoreMax string `json:"uncoreMax,omitempty"`
+	// SpeedSelect is the priority of the cores when the power of their package is short, and
+	// their turbo (Intel SST-CP and SST-TF). Default: as found.
+	SpeedSelect *SpeedSelect `json:"speedSelect,omitempty"`
 	// Scale has Max follow the load of a pool that has the profile; it takes an agent. Default:
 	// none, Max stays as it is.
 	Scale *Scale `json:"scale,omitempty"`
@@ -198,7 +201,7 @@ func (p Profile) validate(field string, fail func(string, error)) {
 
 // settings are what a profile says itself, without its limits in percent.
 func (p Profile) settings() (s Settings, err error) {
-	s = Settings{Governor: p.Governor, Preference: p.Preference, Bias: p.Bias, Boost: p.Boost}
+	s = Settings{Governor: p.Governor, Preference: p.Preference, Bias: p.Bias, Boost: p.Boost, SpeedSelect: p.SpeedSelect}
 	if s.IdleLatency, err = parseLatency(p.IdleLatency); err != nil {
 		return s, err
 	}

@@ -54,7 +54,8 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 		by cpuset.Set
 	}
 	asked := map[string][]asks{} // by path
-	full := h.withBoost(was)
+	left = h.leftWith(left)
+	full := h.withBoost(was).asFound(was)
 	for i, w := range wishes {
 		p := planner{host: full, cpus: w.CPUs.Intersect(h.Online()), want: values{}}
 		if err := p.profile(w.Profile, w.Level); err != nil {
@@ -68,8 +69,8 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	}
 	for s := range h.settings() {
 		d.listed[s.path] = true
-		if s.disturbs != nil {
-			d.disturbs[s.path] = s.disturbs
+		if s.disturbs != nil || s.sets != nil {
+			d.disturbs[s.path] = append(slices.Clone(s.disturbs), s.sets...)
 		}
 		original, changed := was(s.path)
 		if !changed {
@@ -138,6 +139,7 @@ func (d *Division) settle(h *Host, was func(string) (string, bool), left func(st
 			}
 		}
 	}
+	d.settleSpeed(h, was, left)
 	for _, p := range h.Policies {
 		if d.boosts(h, p) {
 			continue
@@ -226,7 +228,7 @@ func (h *Host) Shared(w Wish) (words []string, err error) {
 		return nil, fmt.Errorf("power profile %s: %w", w.Name, err)
 	}
 	for s := range h.settings() {
-		if _, asks := p.want[s.path]; !asks || w.CPUs.Contains(s.cpus) {
+		if _, asks := p.want[s.path]; !asks || w.CPUs.Contains(s.cpus) || s.what == corePowerWhat || s.what == orderWhat {
 			continue
 		}
 		text := fmt.Sprintf("its %s is that of CPUs %s, too: the strongest wish counts", s.what, s.cpus.Minus(w.CPUs))
@@ -234,7 +236,7 @@ func (h *Host) Shared(w Wish) (words []string, err error) {
 			words = append(words, text)
 		}
 	}
-	return words, nil
+	return append(words, h.speedWords(w)...), nil
 }
 
 // Lacks returns why no setting of the host can be changed, a *kernel.NotSupportedError; nil
@@ -283,6 +285,12 @@ func (h *Host) InWords(cpus cpuset.Set) (all [][2]string) {
 		add("sleeps to", deepest)
 		if c.ResumeLatency != "0" {
 			add("wakes within (µs)", strings.Replace(c.ResumeLatency, "n/a", "0", 1))
+		}
+		if pkg := h.speed(c); pkg != nil && pkg.CorePower == word(true) {
+			add("priority", strconv.Itoa(pkg.Priority[c.ID]))
+			if pkg.Turbo == word(true) {
+				add("turbo by priority", "on")
+			}
 		}
 	}
 	return all

@@ -27,6 +27,8 @@ type Settings struct {
 	ResumeLatency *int
 	// UncoreMin and UncoreMax are limits of the uncore's frequency; 0 leaves it.
 	UncoreMin, UncoreMax int
+	// SpeedSelect is what the cores have of their package's power and turbo; nil leaves it.
+	SpeedSelect *SpeedSelect
 }
 
 // Validate says what is wrong with the settings.
@@ -43,7 +45,7 @@ func (s Settings) Validate() error {
 	case s.IdleLatency != nil && *s.IdleLatency < 0, s.ResumeLatency != nil && *s.ResumeLatency < 0:
 		return errors.New("latency: want 0 µs or more")
 	}
-	return nil
+	return s.SpeedSelect.validate()
 }
 
 // Plan is the writes that give CPUs settings: none where they have them. What this host
@@ -115,7 +117,7 @@ func (p *planner) all(of func(Policy) Settings, s Settings) error {
 	for _, part := range []struct {
 		wanted bool
 		plan   func(Settings) error
-	}{{s.UncoreMin > 0 || s.UncoreMax > 0, p.uncore}, {s.Bias != nil, p.bias}, {s.IdleLatency != nil, p.idle}, {s.ResumeLatency != nil, p.resume}} {
+	}{{s.UncoreMin > 0 || s.UncoreMax > 0, p.uncore}, {s.Bias != nil, p.bias}, {s.IdleLatency != nil, p.idle}, {s.ResumeLatency != nil, p.resume}, {s.SpeedSelect != nil, p.speedSelect}} {
 		if !part.wanted {
 			continue
 		}

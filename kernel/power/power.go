@@ -1,9 +1,9 @@
 // Package power reads how fast the CPUs of a host may run and how deep they may sleep, and
 // plans changes of it: frequency governors and limits, energy preferences, boost, idle
-// states, wake-up latency, and the limits of the uncore.
+// states, wake-up latency, the limits of the uncore, and priorities of cores.
 //
 // Documentation/admin-guide/pm (cpufreq, cpuidle, intel_pstate, amd-pstate, intel_epb,
-// intel_uncore_frequency_scaling) and Documentation/ABI/testing/sysfs-devices-power describe
+// intel_uncore_frequency_scaling, intel-speed-select) and Documentation/ABI/testing/sysfs-devices-power describe
 // the files. Frequencies are in kHz and latencies in µs, as the kernel has them.
 package power
 
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 )
 
 const cpuDir = "sys/devices/system/cpu"
@@ -28,6 +29,10 @@ type Host struct {
 	CPUs     []CPU    // online, by number
 	Policies []Policy // of cpufreq, by number; none without a driver
 	Uncore   []Uncore // by name; none without intel_uncore_frequency
+	// Speed are the packages with Intel Speed Select, by number; none without its device.
+	Speed []SpeedPackage
+	// noSpeed says why there are none.
+	noSpeed *kernel.NotSupportedError
 	// IdleDriver is "" without cpuidle.
 	IdleDriver string
 	// boost is the file that switches boost for the whole host; "" where there is none.
@@ -42,7 +47,9 @@ type Host struct {
 type CPU struct {
 	ID      int
 	Package int // -1: the kernel does not say
-	States  []IdleState
+	// Core are the online CPUs of the core, itself included.
+	Core   cpuset.Set
+	States []IdleState
 	// Bias is energy_perf_bias, 0 (performance) to 15 (power); nil where the CPU has none.
 	Bias *int
 	// ResumeLatency is how long the CPU may take to wake up, in µs: "0" is as long as it
@@ -126,6 +133,7 @@ func Read(root fs.FS) (*Host, error) {
 	if h.boost != "" {
 		h.boostNow = r.text(h.boost)
 	}
+	h.Speed, h.noSpeed = r.speed()
 	if r.err != nil {
 		return nil, fmt.Errorf("read power settings: %w", r.err)
 	}
@@ -211,6 +219,9 @@ func (r *reader) glob(pattern string) []string {
 func (r *reader) cpu(id int) CPU {
 	dir := cpuPath(id)
 	c := CPU{ID: id, Package: r.number(dir+"/topology/physical_package_id", -1), ResumeLatency: r.text(dir + "/power/pm_qos_resume_latency_us")}
+	if c.Core = r.set(dir + "/topology/thread_siblings_list"); !c.Core.Has(id) {
+		c.Core = cpuset.MustOf(id) // the kernel does not say
+	}
 	if bias := dir + "/power/energy_perf_bias"; r.has(bias) {
 		n := r.number(bias, 0)
 		c.Bias = &n

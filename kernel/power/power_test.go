@@ -467,6 +467,49 @@ func TestUndoOffline(t *testing.T) {
 	}
 }
 
+// Restored while a CPU is offline, boost is back, and so are the limits of the others; the error names
+// those that could not be written, and they are once the CPU is there.
+func TestRestoreBoostOffline(t *testing.T) {
+	t.Parallel()
+	k, root := played(t, "amd-pstate-epp")
+	before := tree(t, k)
+	log, err := kernel.CreateUndoLog(root, t.TempDir(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	h := read(t, root)
+	plan, err := h.Plan(h.Online(), Settings{Boost: of(false)})
+	if err == nil {
+		_, err = kernel.Apply(root, plan, log)
+	}
+	if err == nil {
+		err = k.Offline(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(kernel.Step) bool { return true }
+	const off = "it is back, but not what it had changed: /sys/devices/system/cpu/cpufreq/policy1/scaling_max_freq"
+	if _, err := log.Undo(all); err == nil || !strings.Contains(err.Error(), off) || !strings.Contains(err.Error(), "once it is online") || strings.Contains(err.Error(), "policy2") {
+		t.Errorf("offline: %v", err)
+	}
+	for name, text := range tree(t, k) {
+		if text != before[name] && !strings.Contains(name, "/policy1/") && !strings.Contains(name, "/cpu1/") && !strings.HasSuffix(name, "/online") {
+			t.Errorf("offline: %s is %q, was %q", name, text, before[name])
+		}
+	}
+	if err := k.SetOnline(h.Online().String()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Undo(all); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(before, tree(t, k)); diff != "" || len(log.Notes()) > 0 {
+		t.Errorf("back online (-before +restored):\n%s\n%v", diff, log.Notes())
+	}
+}
+
 // Limits are moved up and down past each other, and back, without crossing: the kernel would
 // show the lower one at the upper one.
 func TestLimitsDoNotCross(t *testing.T) {

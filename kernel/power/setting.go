@@ -34,6 +34,11 @@ type setting struct {
 	strength func(text string) int
 	// disturbs are files that the driver changes along with this one.
 	disturbs []string
+	// sets are files that have the same value, as they are the same register: they are not written.
+	sets []string
+	// late is for what counts only with what is written before it: it is switched off first, and
+	// the last of such settings before the others.
+	late bool
 }
 
 // group are settings whose order of writing matters: two limits, the lower one first, or
@@ -107,6 +112,9 @@ func (h *Host) list() (all []group) {
 		}
 		all = append(all, group{[]setting{of(uncoreMinFile, u.Min), of(uncoreMaxFile, u.Max)}, true})
 	}
+	for _, s := range h.speedSettings() {
+		one(s)
+	}
 	for _, c := range h.CPUs {
 		cpu := cpuset.MustOf(c.ID)
 		if c.Bias != nil {
@@ -176,37 +184,44 @@ func (h *Host) steps(want values) (plan kernel.Plan, err error) {
 		}
 		return s.now
 	}
-	var last kernel.Plan
+	var first, last kernel.Plan
+	same := map[string]bool{}
 	for _, g := range h.groups {
 		settings := slices.Clone(g.settings)
-		first := settings[0]
+		head := settings[0]
 		disturbed := false
 		if len(settings) == 2 {
 			second := settings[1]
-			low, high := number(after(first)), number(after(second))
+			low, high := number(after(head)), number(after(second))
 			switch {
 			case g.limits && low > high:
-				return nil, fmt.Errorf("/%s: limits of %d and %d kHz cross: set both", first.path, low, high)
-			case g.limits && low > number(second.now), !g.limits && after(first) == performance:
+				return nil, fmt.Errorf("/%s: limits of %d and %d kHz cross: set both", head.path, low, high)
+			case g.limits && low > number(second.now), !g.limits && after(head) == performance:
 				// The lower limit is never above the upper one. The governor performance comes
 				// last, as it admits no other preference.
 				slices.Reverse(settings)
 			case !g.limits:
-				disturbed = after(first) != first.now
+				disturbed = after(head) != head.now
 			}
 		}
 		for i, s := range settings {
 			v, wanted := want[s.path]
-			if !wanted || v.text == s.now && !(i > 0 && disturbed) {
+			if !wanted || same[s.path] || v.text == s.now && !(i > 0 && disturbed) {
 				continue
 			}
-			step := kernel.Step{Path: s.path, Value: v.text, Why: v.why, Disturbs: s.disturbs}
-			if s.what == boostWhat && s.strength(v.text) < s.strength(s.now) {
+			for _, path := range s.sets {
+				same[path] = want[path].text == v.text
+			}
+			step := kernel.Step{Path: s.path, Value: v.text, Why: v.why, Disturbs: append(slices.Clone(s.disturbs), s.sets...)}
+			switch {
+			case s.late && s.strength(v.text) < s.strength(s.now):
+				first = slices.Insert(first, 0, step)
+			case s.what == boostWhat && s.strength(v.text) < s.strength(s.now):
 				last = append(last, step) // without boost, limits above the base frequency cannot be written, nor read
-			} else {
+			default:
 				plan = append(plan, step)
 			}
 		}
 	}
-	return append(plan, last...), nil
+	return slices.Concat(first, plan, last), nil
 }

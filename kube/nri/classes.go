@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/agent"
+	"berth.dev/berth/kernel/power"
 	"berth.dev/berth/kernel/traffic"
 	"berth.dev/berth/podwords"
 )
@@ -24,7 +25,7 @@ import (
 // fit it are an error.
 func (p *Plugin) surveyClasses() error {
 	p.classes, p.lacks = p.opt.Node.Classes, map[agent.ClassKind]error{}
-	r, err := agent.ReportClasses(traffic.Over(p.opt.Node.Root).FS(), p.classes, nil, false)
+	r, err := agent.ReportClasses(power.Over(traffic.Over(p.opt.Node.Root)).FS(), p.classes, nil, false)
 	if err != nil {
 		return fmt.Errorf("classes: %w", err)
 	}
