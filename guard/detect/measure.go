@@ -13,6 +13,7 @@ type window struct {
 	from, to watch.Time
 	value    [signals]float64
 	stolen   float64 // by the hypervisor, in CPUs
+	busy     float64 // CPU time used per second on its CPUs, where OwnUse is known
 	queued   queued
 	link     watch.Part // of LinkUse, LinkWait, LinkLost and OwnSent
 }
@@ -94,15 +95,14 @@ func ratio(part, whole float64) float64 {
 
 // ownUse is the workload's part of what runs on its CPUs if they are full.
 func (d *Detector) ownUse(w *workload, busy float64) float64 {
-	n, use := w.CPUs.Len(), w.value[CPUUse]
-	switch {
-	case n > 0:
-		busy = d.busy(w, w.CPUs)
-	case d.cfg.Machine != nil:
-		n = d.cpus()
-	default:
-		return math.NaN()
+	n, use := d.cpusOf(w), w.value[CPUUse]
+	if w.busy = math.NaN(); n == 0 {
+		return w.busy
 	}
+	if w.CPUs.Len() > 0 {
+		busy = d.busy(w, w.CPUs)
+	}
+	w.busy = busy
 	if use >= 0.9*float64(n) {
 		return 1
 	}
