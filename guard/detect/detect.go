@@ -121,10 +121,11 @@ type workload struct {
 	ownUntil, ownFrom watch.Time
 	// full is the end of the last window in which others had most of its full CPUs.
 	full watch.Time
-	// taken is that likewise, whether it waits in that window or not, and takes what the last windows say against
-	// groups that have begun to take its CPUs.
-	taken watch.Time
-	takes history
+	// taken is that likewise, whether it waits in that window or not, shared that of the last one in which it and the
+	// groups that it waits for filled them, and takes what the last windows say against groups that have begun to take
+	// them.
+	taken, shared watch.Time
+	takes         history
 }
 
 // New returns a Detector without workloads.

@@ -7,13 +7,8 @@ import (
 	"berth.dev/berth/watch"
 )
 
-// leastBegun is the part of a group's CPU use that has to be new for it to have begun to take CPUs of late, and
-// leastTaken by what factor what speaks against it has to be above half of what is a symptom, by the mean of the
-// last windows.
-const (
-	leastBegun = 0.5
-	leastTaken = 0.6
-)
+// leastBegun is the part of a group's CPU use that has to be new for it to have begun to take CPUs of late.
+const leastBegun = 0.5
 
 // taker is a group that has begun of late to take the CPUs of a workload.
 type taker struct {
@@ -23,17 +18,24 @@ type taker struct {
 	all   bool    // what it uses it takes from the workload: it has no other CPUs, or the workload may use all
 }
 
-// takerOf returns the group that has begun of late to take the CPUs of a workload: they are full, others have most of
-// them, and of what these use it uses the most, 40 % at least and 0.25 CPUs. It does so for less than a minute. A group
-// in the idle class takes nothing, and of a group that the workload does not wait for nothing is known.
+// takerOf returns the group that has begun of late to take the CPUs of a workload: they are full by the workload and the
+// groups that it waits for, others have most of them, and of what these use it uses the most, 40 % at least and 0.25
+// CPUs, over the last windows. Most of what it uses in this one is new. A group in the idle class takes nothing, and of a
+// group that the workload does not wait for nothing is known.
 func (d *Detector) takerOf(w *workload) (most taker) {
-	if w.to-w.taken > fullWindows*(w.to-w.from) {
+	d.noteTaken(w)
+	if lately := w.to - fullWindows*(w.to-w.from); w.taken < lately || w.shared < lately {
 		return taker{}
 	}
-	others := w.busy - w.value[CPUUse]
-	highest := max(leastUse, antagonist*others)
+	from := w.to - lookBack*(w.to-w.from)
+	busy := d.host.level(watch.CPUTime, from, w.to)
+	if !w.CPUs.IsEmpty() {
+		busy = d.busy(w.CPUs, from, w.to)
+	}
+	others := busy - w.level(watch.CPUTime, from, w.to)
+	highest := max(leastUse, antagonist*others) // NaN if that is not known
 	for name := range d.uses {
-		use := d.useOf(name, w.from, w.to)
+		use := d.useOf(name, from, w.to)
 		if !(use >= highest) || use == highest && name > most.name {
 			continue
 		}
@@ -42,16 +44,29 @@ func (d *Detector) takerOf(w *workload) (most taker) {
 	if most.name == "" {
 		return taker{}
 	}
+	if now := d.useOf(most.name, w.from, w.to); now >= 0 {
+		highest = now
+	}
 	if most.new, most.all = d.far.begun(most.name, highest, w); most.new < leastBegun {
 		return taker{}
 	}
 	return most
 }
 
-// noteTaken notes whether others have most of a workload's full CPUs.
-func (w *workload) noteTaken() {
+// noteTaken notes whether others have most of a workload's full CPUs, and whether it and the groups that it waits for
+// use 90 % of them: what the idle class uses besides is there for whoever wants it.
+func (d *Detector) noteTaken(w *workload) {
 	if own := w.value[OwnUse]; own > 0 && own < mostly {
 		w.taken = w.to
+	}
+	sum := w.value[CPUUse]
+	for name := range d.uses {
+		if use := d.useOf(name, w.from, w.to); use > 0 {
+			sum += use
+		}
+	}
+	if sum >= 0.9*float64(d.cpusOf(w)) {
+		w.shared = w.to
 	}
 }
 
@@ -84,7 +99,6 @@ func (d *Detector) begun(group string, use float64, from *workload) (part float6
 // workload waits for that group, whoever it waits for less meanwhile; or the wait for its own threads, which have
 // fewer CPUs now.
 func (d *Detector) diagnoseTaken(w *workload, waits bool) (found bool) {
-	w.noteTaken()
 	if math.IsNaN(w.value[Imposed]) {
 		return false
 	}
@@ -121,11 +135,11 @@ func (d *Detector) diagnoseTaken(w *workload, waits bool) (found bool) {
 }
 
 // takenBy returns whom enough of the last windows, the newest among them, accuse of having begun to take the
-// workload's CPUs, strongly enough; "" is nobody.
+// workload's CPUs; "" is nobody.
 func (w *workload) takenBy() string {
 	h := &w.takes
 	suspect, _, _ := h.accused()
-	if _, sum := h.agreeing(&h.strengths); h.agree&1 == 0 || suspect != h.suspects[0] || sum < leastTaken*lookBack {
+	if h.agree&1 == 0 || suspect != h.suspects[0] {
 		return ""
 	}
 	return suspect
@@ -145,14 +159,14 @@ func (d *Detector) observeUse(s *watch.Sample) {
 	_ = of.Add(s.Time, s.Value) // one that was read twice is refused
 }
 
-// useOf is the CPU time per second of a group that is no workload here; NaN if it is not known.
+// useOf is the CPU time per second of a group that is no workload here, in what is known of a time; NaN if nothing is.
 func (d *Detector) useOf(group string, from, to watch.Time) float64 {
 	of := d.uses[group]
 	if of == nil {
 		return math.NaN()
 	}
 	use, known := of.Mean(from, to)
-	if known < covered {
+	if known == 0 {
 		return math.NaN()
 	}
 	return use
