@@ -114,22 +114,22 @@ func (d *Detector) diagnoseTaken(w *workload, waits bool) (found bool) {
 		}
 	}
 	evidence := w.evidence(RunQueueP99, WaitRatio, CPUPressure)
-	strength := imposed / (limit / 2)
-	if own := w.value[SelfQueued]; waits && by.all && own >= mostly && !d.fills(w) && !w.muchMore() {
-		strength = max(strength, w.strength(CPU))
-		evidence = append(evidence, w.fact(SelfQueued, mostly))
-	}
-	if strength < 1 {
-		return false
-	}
-	if imposed >= limit/2 {
+	found = imposed >= limit/2
+	if found {
 		e := w.fact(Imposed, limit/2)
 		e.Value = imposed
 		evidence = append(evidence, e)
 	}
+	if waits && by.all && w.value[SelfQueued] >= mostly && !d.fills(w) && !w.muchMore() {
+		found = true
+		evidence = append(evidence, w.fact(SelfQueued, mostly))
+	}
+	if !found {
+		return false
+	}
 	h := &w.takes
 	h.agree |= 1
-	h.suspects[0], h.shares[0], h.strengths[0] = by.name, by.share, strength
+	h.suspects[0], h.shares[0] = by.name, by.share
 	h.last = verdict{suspect: by.name, share: by.share, evidence: append(evidence, w.against(by.name, UseShare, by.share, antagonist))}
 	return true
 }
