@@ -145,7 +145,7 @@ func (r *Runner) add(w Workload, told, read bool) {
 		}
 	}
 	m.Protected = m.Protected || m.settings.Essential != ""
-	as := detect.Workload{Group: w.Group, Sensitive: w.Sensitive}
+	as := detect.Workload{Group: w.Group, Sensitive: w.Sensitive, Yields: m.settings.Yields()}
 	if r.o.Sensors != nil && r.known.cares {
 		as.CPUs = r.o.Sensors.CPUs(w.Group)
 	}

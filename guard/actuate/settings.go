@@ -236,5 +236,8 @@ const minShares = 2
 // 2 to 28 shares, a request of up to 28 m, by 1 + (shares-2)*9999/262142 (runc before 1.3.2), and
 // only since then of 2 shares alone.
 func (s Settings) BestEffort() bool {
-	return s.Idle == cgroup.On || s.Shares == minShares || s.BestEffortPods
+	return s.Yields() || s.Shares == minShares || s.BestEffortPods
 }
+
+// Yields reports whether a group runs only while nobody else wants a CPU: it is idle.
+func (s Settings) Yields() bool { return s.Idle == cgroup.On }

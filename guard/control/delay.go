@@ -11,7 +11,7 @@ import (
 const (
 	agreeing    = 3    // windows before a step over which the run delay is taken: as many make a finding
 	mostWindows = 11   // windows over which the run delay is known
-	leastPart   = 0.05 // of the run delay behind others, for which a suspect may be judged by the probe
+	leastPart   = 0.05 // of the run delay, and of that behind others, for which a suspect may be judged by the probe
 	quarter     = 0.25 // of the suspect's part, at least, by which the run delay has to fall
 	half        = 0.5  // of the suspect's part before, at least, that a trial has to bring back to go badly
 	few         = 0.2  // of the suspect's part before, at most, is as good as none
@@ -30,7 +30,7 @@ type delayed struct {
 func (l *Loop) delayBefore(at *escalation, suspect string, windows int) delayed {
 	r, ok := l.runDelay(at, suspect, windows)
 	switch {
-	case ok && r.Suspect > 0 && r.Suspect >= leastPart*r.Others:
+	case ok && r.Suspect > 0 && r.Suspect >= leastPart*max(r.Others, r.Wait):
 		return delayed{total: r.Others, part: r.Suspect, probed: true}
 	case ok && r.UseShare > 0:
 		return delayed{total: r.Wait, part: r.UseShare * r.Wait}
@@ -42,6 +42,9 @@ func (l *Loop) delayBefore(at *escalation, suspect string, windows int) delayed 
 func (l *Loop) delayNow(at *escalation, s *step, windows int) (d delayed, r detect.RunDelay, known bool) {
 	r, ok := l.runDelay(at, s.action.Suspect, windows)
 	d = delayed{total: r.Wait, part: r.UseShare * r.Wait, run: r.Run}
+	if math.IsNaN(r.UseShare) {
+		d.part = 0 // its use is not read any more; the whole tells
+	}
 	if s.delay.probed {
 		d = delayed{total: r.Others, part: r.Suspect, probed: true, run: r.Run}
 	}

@@ -20,6 +20,7 @@ func TestBetter(t *testing.T) {
 	}{
 		"it is well":                       {step{strength: 1.1}, detect.Symptom{Strength: 0.99}, delayed{}, true, true},
 		"it is not":                        {step{strength: 1.1}, detect.Symptom{Strength: 1}, delayed{}, false, false},
+		"it was well before":               {step{strength: 0.99}, detect.Symptom{Strength: 0.9}, delayed{}, false, false},
 		"weaker by a fifth":                {step{strength: 5}, detect.Symptom{Strength: 4}, delayed{}, true, false},
 		"by less":                          {step{strength: 5}, detect.Symptom{Strength: 4.01}, delayed{}, false, false},
 		"others impose no more":            {step{strength: 5, imposed: 1.5}, detect.Symptom{Strength: 5, Imposed: imposed(0.99)}, delayed{}, true, true},
@@ -140,11 +141,12 @@ func TestDelayBefore(t *testing.T) {
 		told detect.RunDelay
 		want delayed
 	}{
-		"by the probe":         {detect.RunDelay{Wait: 2, Others: 1, Suspect: 0.05, UseShare: 0.5}, delayed{total: 1, part: 0.05, probed: true}},
-		"hardly any of it":     {detect.RunDelay{Wait: 2, Others: 1, Suspect: 0.049, UseShare: 0.5}, delayed{total: 2, part: 1}},
-		"none, and it ran not": {detect.RunDelay{Wait: 2, Others: 1}, delayed{}},
-		"no probe":             {detect.RunDelay{Wait: 2, Others: nan, Suspect: nan, UseShare: 0.25}, delayed{total: 2, part: 0.5}},
-		"nothing is known":     {detect.RunDelay{Wait: nan, Others: 1, Suspect: 1, UseShare: 1}, delayed{}},
+		"by the probe":                    {detect.RunDelay{Wait: 2, Others: 1, Suspect: 0.1, UseShare: 0.5}, delayed{total: 1, part: 0.1, probed: true}},
+		"hardly any of it":                {detect.RunDelay{Wait: 2, Others: 1, Suspect: 0.099, UseShare: 0.5}, delayed{total: 2, part: 1}},
+		"its threads wait for each other": {detect.RunDelay{Wait: 2, Others: 0.05, Suspect: 0.05, UseShare: 0.5}, delayed{total: 2, part: 1}},
+		"none, and it ran not":            {detect.RunDelay{Wait: 2, Others: 1}, delayed{}},
+		"no probe":                        {detect.RunDelay{Wait: 2, Others: nan, Suspect: nan, UseShare: 0.25}, delayed{total: 2, part: 0.5}},
+		"nothing is known":                {detect.RunDelay{Wait: nan, Others: 1, Suspect: 1, UseShare: 1}, delayed{}},
 	} {
 		l := begun(t, Config{}, Input{Symptoms: fixed{delay: tc.told}})
 		if got := l.delayBefore(&escalation{victim: "web", resource: detect.CPU}, "hog", 3); got != tc.want {

@@ -93,8 +93,15 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	symptom, known := l.symptom(f.Victim, f.Resource)
 	evident := cmp.Or(symptom.Evident, symptom.Typical)
 	weak := f.Suspect != "" && evident > 0 && evident < marked
+	slight := f.Takes && (symptom.Evident < marked || symptom.Strength < 1)
+	if slight {
+		if f = l.cheaply(at, f); f == nil {
+			return
+		}
+		weak, symptom.Typical = false, 0
+	}
 	if why := l.spares(at, f.Suspect); why != "" {
-		if known && symptom.Strength >= 1 && !weak {
+		if known && (slight || symptom.Strength >= 1) && !weak {
 			l.tellSpared(at, f, why)
 		}
 		return
@@ -106,7 +113,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	if at.cured(f.Suspect, symptom) || at.holds(f.Suspect) && (l.freed(at) || at.onProbation(true)) {
 		return
 	}
-	if !known || symptom.Strength < 1 || at.cooling.about(l.now, f.Suspect, "") != nil {
+	if !known || symptom.Strength < 1 && !slight || at.cooling.about(l.now, f.Suspect, "") != nil {
 		return
 	}
 	outweighed := at.phase == Verifying && l.outweighed(at, f)
@@ -128,6 +135,20 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 		l.probation(at, last, l.effect(at, last), "the victim waits longer for "+f.Suspect)
 	}
 	l.escalate(ctx, at, f, symptom)
+}
+
+// cheaply returns a finding by what its suspect has begun to take as one about a first step that costs others nothing:
+// it is no evidence for more. Nil is that there is none.
+func (l *Loop) cheaply(at *escalation, f *detect.Finding) *detect.Finding {
+	cheap := *f
+	cheap.Remedies = slices.DeleteFunc(slices.Clone(f.Remedies), func(name detect.Remedy) bool {
+		r := l.remedy(name)
+		return r == nil || !r.Yields || at.failed.about(l.now, f.Suspect, name) != nil
+	})
+	if at.against(f.Suspect) || !l.curable(at, &cheap, f.Suspect) {
+		return nil
+	}
+	return &cheap
 }
 
 // cured reports whether the last step, against the suspect, has ended what others

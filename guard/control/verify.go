@@ -23,7 +23,7 @@ func (l *Loop) settled(changed time.Time, r *Remedy) bool {
 // own by then. Cured says that it is better whatever the run delay is.
 func (l *Loop) better(s *step, now *detect.Symptom, d *delayed) (better, cured bool) {
 	v := now.Imposed
-	cured = now.Strength < 1 || v != nil && *v < 1 && s.imposed >= 1 && *v <= weaker*s.imposed
+	cured = now.Strength < 1 && s.strength >= 1 || v != nil && *v < 1 && s.imposed >= 1 && *v <= weaker*s.imposed
 	if s.delay.total == 0 {
 		return cured || now.Strength <= weaker*s.strength, cured
 	}

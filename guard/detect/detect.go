@@ -78,6 +78,8 @@ type Workload struct {
 	CPUs cpuset.Set
 	// Sensitive workloads are looked after. All are possible suspects.
 	Sensitive bool
+	// Yields says that it runs only while nobody else wants a CPU (cpu.idle): it takes none from others.
+	Yields bool
 }
 
 // Detector holds the recent samples and what was learnt. It is for one goroutine
@@ -89,6 +91,9 @@ type Detector struct {
 	byGroup   map[string]*workload
 	calm      bool      // there was a window in which nobody suffered
 	near      *Detector // for short windows, nil without
+	far       *Detector // of which this is near; nil for one that is not
+	// uses is the CPU time of groups that are no workloads of near, by group.
+	uses map[string]*watch.Series
 }
 
 type workload struct {
@@ -116,6 +121,11 @@ type workload struct {
 	ownUntil, ownFrom watch.Time
 	// full is the end of the last window in which others had most of its full CPUs.
 	full watch.Time
+	// taken is that likewise, whether it waits in that window or not, shared that of the last one in which it and the
+	// groups that it waits for filled them, and takes what the last windows say against groups that have begun to take
+	// them.
+	taken, shared watch.Time
+	takes         history
 }
 
 // New returns a Detector without workloads.
@@ -129,7 +139,7 @@ func New(c Config) (*Detector, error) {
 	d := &Detector{cfg: c, byGroup: map[string]*workload{}}
 	if c.Near > 0 {
 		c.Window, c.Near = c.Near, 0
-		d.near = &Detector{cfg: c, byGroup: map[string]*workload{}}
+		d.near = &Detector{cfg: c, byGroup: map[string]*workload{}, far: d, uses: map[string]*watch.Series{}}
 	}
 	return d, nil
 }
@@ -204,6 +214,8 @@ func (d *Detector) Observe(samples []watch.Sample) {
 			}
 			if w != nil {
 				w.add(s, d.owner(s.By))
+			} else {
+				d.observeUse(s)
 			}
 		}
 	}
@@ -243,6 +255,7 @@ func (d *Detector) Judge(now watch.Time) []Finding {
 	d.updateUsual(watch.CPUTime, slow, from, now)
 	d.updateUsual(watch.LLCOccupancy, slow, from, now)
 	d.calm = d.calm || pressed < agree && slow < agree
+	d.forgetUses(now)
 	return findings
 }
 
@@ -267,6 +280,7 @@ func (d *Detector) judge(w *workload) {
 	for i := range w.history {
 		w.history[i].shift()
 	}
+	w.takes.shift()
 	w.unusual = shift(w.unusual) | bit(d.diagnose(w))
 	w.pressed = shift(w.pressed) | bit(w.stands(MemoryPressure))
 	w.slow = shift(w.slow) | bit(w.stands(CPI))

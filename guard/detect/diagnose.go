@@ -175,8 +175,10 @@ func (d *Detector) diagnose(w *workload) (unusual bool) {
 	}
 	if throttled || stolen && !plainly {
 		w.clear(OwnLoad, CPU)
+		w.takes.agree = 0
 	} else if known {
 		d.diagnoseUse(w, waits)
+		unusual = d.diagnoseTaken(w, waits) || unusual
 	}
 	return unusual
 }

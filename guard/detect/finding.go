@@ -56,6 +56,10 @@ type Finding struct {
 	// agree; the last evidence about the suspect says of what. It is 1 where
 	// there is no suspect.
 	Share float64 `json:"share"`
+	// Takes says that the suspect has begun of late to take the victim's CPUs, as the CPU time tells that it uses. It
+	// takes less of a symptom then to accuse it: enough for a remedy that costs others nothing, as what one takes back
+	// has done them no harm.
+	Takes bool `json:"takes,omitempty"`
 	// Evidence is what the last window that agrees showed.
 	Evidence []Evidence `json:"evidence"`
 	// Outsiders are the programs of the processes in no group that use most CPU time, where the

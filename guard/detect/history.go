@@ -62,15 +62,22 @@ func (w *workload) clear(of ...Resource) {
 func (w *workload) findings(to []Finding) []Finding {
 	var untold []Finding
 	for r := range w.history {
-		h := &w.history[r]
-		if bits.OnesCount8(h.agree) < agree {
+		h, takes := &w.history[r], Resource(r) == CPU
+		if takes {
+			takes = w.takenBy() != ""
+		}
+		if bits.OnesCount8(h.agree) < agree && !takes {
 			continue
 		}
 		suspect, agreeing, share := h.accused()
+		if takes && (suspect == "" || bits.OnesCount8(h.agree) < agree) {
+			h = &w.takes
+			suspect, agreeing, share = h.accused()
+		}
 		f := Finding{
 			Time: w.to, Victim: w.Group, Suspect: suspect, Resource: Resource(r), Agreeing: agreeing, Windows: w.seen, Share: share,
 			Confidence: float64(agreeing+1) / float64(w.seen+2) * share,
-			Evidence:   slices.Clone(h.last.evidence), Missing: slices.Clone(h.last.missing),
+			Evidence:   slices.Clone(h.last.evidence), Missing: slices.Clone(h.last.missing), Takes: takes && suspect == w.takenBy(),
 		}
 		if suspect != h.last.suspect {
 			f.Evidence = slices.DeleteFunc(f.Evidence, func(e Evidence) bool {

@@ -94,14 +94,12 @@ func ratio(part, whole float64) float64 {
 
 // ownUse is the workload's part of what runs on its CPUs if they are full.
 func (d *Detector) ownUse(w *workload, busy float64) float64 {
-	n, use := w.CPUs.Len(), w.value[CPUUse]
-	switch {
-	case n > 0:
-		busy = d.busy(w, w.CPUs)
-	case d.cfg.Machine != nil:
-		n = d.cpus()
-	default:
+	n, use := d.cpusOf(w), w.value[CPUUse]
+	if n == 0 {
 		return math.NaN()
+	}
+	if w.CPUs.Len() > 0 {
+		busy = d.busy(w.CPUs, w.from, w.to)
 	}
 	if use >= 0.9*float64(n) {
 		return 1
@@ -117,12 +115,12 @@ func (d *Detector) ownUse(w *workload, busy float64) float64 {
 
 // busy is the CPU time used per second on some CPUs; NaN where that of one is
 // unknown.
-func (d *Detector) busy(w *workload, cpus cpuset.Set) float64 {
+func (d *Detector) busy(cpus cpuset.Set, from, to watch.Time) float64 {
 	sum, n := 0.0, 0
 	for i := range d.host.all {
 		at := &d.host.all[i]
 		if at.quantity == watch.CPUTime && at.part.Kind == watch.CPU && cpus.Has(at.part.ID) {
-			sum += at.level(w.from, w.to)
+			sum += at.level(from, to)
 			n++
 		}
 	}
@@ -139,7 +137,7 @@ func (d *Detector) siblingUse(w *workload) float64 {
 		return math.NaN()
 	}
 	use := w.value[CPUUse]
-	return ratio(max(d.busy(w, w.cores)-use, 0), float64(w.cores.Len())-use)
+	return ratio(max(d.busy(w.cores, w.from, w.to)-use, 0), float64(w.cores.Len())-use)
 }
 
 func (w *workload) measureCycles() {

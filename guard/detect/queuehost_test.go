@@ -1,6 +1,8 @@
 package detect_test
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -22,7 +24,9 @@ type queueHost struct {
 	waited []time.Duration // by tasks of the victim that got the CPU in this window
 	by     map[string]time.Duration
 	queued time.Duration
-	slice  time.Duration // for which a task has the CPU while others wait
+	slice  time.Duration            // for which a task has the CPU while others wait
+	before map[string]time.Duration // by, at the window before
+	read   map[string]time.Duration // until when the CPU time of a group is read with each window
 }
 
 const (
@@ -416,5 +420,36 @@ func (h *queueHost) samples() []watch.Sample {
 		add(v, watch.QueueP99, h.waited[len(h.waited)*99/100], "")
 	}
 	h.waited = h.waited[:0]
+	for _, g := range h.suspects() {
+		add(watch.Subject{Scope: watch.Group, Name: g.name}, watch.CPUTime, g.used, "")
+	}
+	return all
+}
+
+// suspects are the groups whose CPU time is read with a short window: the two for which the victim waited longest in
+// it, and those of the last 0.4 s.
+func (h *queueHost) suspects() (all []*queueGroup) {
+	waited := func(g *queueGroup) time.Duration { return h.by[g.name] - h.before[g.name] }
+	longest := slices.Clone(h.groups[1:])
+	slices.SortStableFunc(longest, func(a, b *queueGroup) int { return cmp.Compare(waited(b), waited(a)) })
+	for i, g := range longest {
+		if i < 2 && waited(g) > 0 && !detect.InNoGroup(g.name) {
+			h.read[g.name] = h.now + 400*time.Millisecond
+		}
+	}
+	h.before = maps.Clone(h.by)
+	for _, g := range h.groups {
+		if h.now <= h.read[g.name] {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// uses are what the slow windows see of groups: their CPU time.
+func (h *queueHost) uses() (all []watch.Sample) {
+	for _, g := range h.groups {
+		all = append(all, watch.Sample{Time: watch.Time(h.now), Subject: watch.Subject{Scope: watch.Group, Name: g.name}, Quantity: watch.CPUTime, Value: g.used.Seconds()})
+	}
 	return all
 }

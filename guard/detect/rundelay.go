@@ -85,6 +85,9 @@ func (d *Detector) shareUse(r *RunDelay, w *workload, suspect string, from, to w
 		return
 	}
 	outside := others
+	if v := d.useOf(suspect, from, to); v >= 0 {
+		r.UseShare = min(v/others, 1)
+	}
 	for _, s := range d.workloads {
 		v := s.level(watch.CPUTime, from, to)
 		if s == w || math.IsNaN(v) {

@@ -89,7 +89,12 @@ func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows in
 		t.Fatal(err)
 	}
 	d.Track(detect.Workload{Group: simVictim, CPUs: cpuset.MustParse(fmt.Sprintf("0-%d", cpus-1)), Sensitive: true})
-	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, cpus: make([]queueCPU, cpus), by: map[string]time.Duration{}, slice: slice}
+	for _, g := range groups[1:] {
+		if !detect.InNoGroup(g.name) {
+			d.Track(detect.Workload{Group: g.name, Yields: g.fills})
+		}
+	}
+	h := &queueHost{r: rand.New(rand.NewPCG(seed, 4)), groups: groups, cpus: make([]queueCPU, cpus), by: map[string]time.Duration{}, slice: slice, read: map[string]time.Duration{}}
 	baseline := rising{used: map[string]time.Duration{}, rates: map[string][]float64{}}
 	at, learnt := spent{}, time.Duration(0)
 	for range windows {
@@ -103,17 +108,24 @@ func shortRun(t *testing.T, seed uint64, slice, window time.Duration, windows in
 				}
 			}
 		}
+		if h.now/time.Second > (h.now-window)/time.Second {
+			d.Observe(h.uses())
+			d.Judge(watch.Time(h.now))
+		}
 		d.Near().Observe(h.samples())
 		for _, f := range d.Near().Judge(watch.Time(h.now)) {
 			s, _ := d.Near().Symptom(f.Victim, f.Resource)
+			acts := f.Takes || s.Strength >= 1 && cmp.Or(s.Evident, s.Typical) >= 1.2
+			if f.Resource != detect.CPU || detect.InNoGroup(f.Suspect) || f.Suspect == "" || !acts {
+				continue
+			}
 			switch {
-			case f.Resource != detect.CPU || detect.InNoGroup(f.Suspect) || f.Suspect == "" || s.Strength < 1 || cmp.Or(s.Evident, s.Typical) < 1.2:
 			case !slices.Contains(scene.culprits, f.Suspect):
 				o.wrong++
 			case o.first == 0 && h.now > onset:
 				o.first, o.took = int((h.now-onset+window-1)/window), h.now-onset
 			}
-			if f.Resource == detect.CPU && !detect.InNoGroup(f.Suspect) && f.Suspect != "" && s.Strength >= 1 && cmp.Or(s.Evident, s.Typical) >= 1.2 && o.named == "" && h.now > onset {
+			if o.named == "" && h.now > onset {
 				o.named = f.Suspect
 			}
 		}

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -16,7 +17,7 @@ type Symptom struct {
 	Typical float64 `json:"typical,omitempty"`
 	// Evident is how strong what speaks against the suspect is in them: no more than Typical, and
 	// less where the run-queue probe tells that it is behind a small part of the wait, or by
-	// chance. 0 stands for Typical.
+	// chance. 0 stands for Typical, or for fewer windows than make a finding.
 	Evident float64 `json:"evident,omitempty"`
 	// Imposed is by what factor the wait behind others, as the run-queue probe tells,
 	// is beyond its threshold; nil for other resources than the CPU and without it. Of
@@ -41,7 +42,10 @@ func (d *Detector) Symptom(group string, r Resource) (Symptom, bool) {
 	if w == nil || !w.Sensitive || int(r) >= resources {
 		return Symptom{}, false
 	}
-	s := Symptom{Strength: w.strength(r), Typical: w.history[r].typical(), Evident: w.history[r].evident()}
+	s := Symptom{Strength: w.strength(r), Typical: w.history[r].typical()}
+	if bits.OnesCount8(w.history[r].agree) >= agree {
+		s.Evident = w.history[r].evident()
+	}
 	if imposed := w.strengthOf(Imposed); r == CPU && !math.IsNaN(imposed) {
 		s.Imposed = &imposed
 	}

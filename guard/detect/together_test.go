@@ -63,6 +63,9 @@ func togetherScenes(demand float64) []shortScene {
 		{"idle CPUs begin to be filled as its own load grows", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(from(onset, demand, 1.5*demand)), mail(), {name: "night", fills: true, start: onset}}
 		}},
+		{"its own load grows beside a group that has always used a CPU", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
+			return []*queueGroup{api(from(onset, demand, 1.5*demand)), mail(), {name: "batch", tasks: 1}}
+		}},
 		{"a hog in no group", nil, 2, func(_ *rand.Rand, onset time.Duration) []*queueGroup {
 			return []*queueGroup{api(steady(demand)), mail(), {name: detect.Outside, tasks: 2, start: onset}}
 		}},
@@ -70,7 +73,7 @@ func togetherScenes(demand float64) []shortScene {
 }
 
 // TestThreadsTogether: beside a service whose threads wait for each other, a loop would act against a hog on each
-// CPU within 200 ms by the median, and against nobody who is innocent in more than 1 window of 1,000. What a
+// CPU within 200 ms by the median, against half a hog within 400 ms as its own load grows, and against nobody who is innocent in more than 1 window of 1,000. What a
 // hog does that has one CPU to itself, so that the service's threads share the other, is in the table of
 // docs/measurements/partly.md; BERTH_SIM is how many runs each has, BERTH_SEED the first seed.
 func TestThreadsTogether(t *testing.T) {
@@ -97,6 +100,9 @@ func TestThreadsTogether(t *testing.T) {
 			t.Logf("| %s | %v | %.2f, %.2f | %.2f, %.2f | %.3f | %s |", scene.name, demand, until.used, since.used, until.self, since.self, since.culprits, fmt.Sprint(&of))
 			if scene.name == "a hog" && of.quantile(0.5) > 200 {
 				t.Errorf("a hog, demand %v: a loop would act after %g ms by the median", demand, of.quantile(0.5))
+			}
+			if scene.name == "half a hog as its own load grows" && demand == 0.4 && of.quantile(0.5) > 400 {
+				t.Errorf("%s, demand %v: a loop would act after %g ms by the median", scene.name, demand, of.quantile(0.5))
 			}
 			if 1000*of.wrong > of.windows {
 				t.Errorf("%s, demand %v: a loop would act against an innocent in %d of %d windows", scene.name, demand, of.wrong, of.windows)
