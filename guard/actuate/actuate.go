@@ -20,7 +20,6 @@ import (
 	"sync"
 
 	"berth.dev/berth/guard/control"
-	"berth.dev/berth/guard/detect"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/kernel/knob"
@@ -394,7 +393,7 @@ func (h *Host) failed(what string, a control.Action, err error) error {
 
 // has reports whether the group is there in any tree.
 func (h *Host) has(group string) bool {
-	return group == detect.Outside || slices.ContainsFunc(h.base.Child(group).Dirs(), func(dir string) bool {
+	return slices.ContainsFunc(h.base.Child(group).Dirs(), func(dir string) bool {
 		info, err := fs.Stat(h.root.FS(), dir)
 		return err == nil && info.IsDir()
 	})

@@ -861,7 +861,7 @@ func TestEssential(t *testing.T) {
 	for group, want := range map[string]bool{
 		"system.slice/sshd.service": true, "system.slice/containerd.service": true, "system.slice/k3s.service/kubepods": true,
 		"system.slice/systemd-journald.service": true, "system.slice/nginx.service": false, "system.slice": false,
-		"user.slice/user-1000.slice/user@1000.service/sshd.service": false, "sshd.service": false,
+		"user.slice/user-1000.slice/user@1000.service/sshd.service": false, "sshd.service": false, "batch/sshd.service": false,
 		"system.slice/systemd-nspawn@prod.service": false, "system.slice/docker-0123.scope": false,
 	} {
 		if got := h.essential(group, nil); (got != "") != want {

@@ -258,7 +258,7 @@ func TestIdleBySomebodyElse(t *testing.T) {
 // offline, and told as restored.
 func TestSetsThatWentDifferentWays(t *testing.T) {
 	t.Parallel()
-	for online, want := range map[string][2]string{"0-7": {"0-7", "6-7"}, "0-6": {"0-6", "6"}} {
+	for online, want := range map[string][3]string{"0-7": {"0-7", "0-3", "6-7"}, "0-6": {"0-6", "0-3", "6"}, "0,2-7": {"0,2-7", "0,2-3", "6-7"}} {
 		h := newHost(t, "v1")
 		g := h.open()
 		for _, cpus := range []string{"0-4", "0-1", "2-6"} {
@@ -277,7 +277,7 @@ func TestSetsThatWentDifferentWays(t *testing.T) {
 				t.Errorf("%s online: %s is %v", online, item.Step.Path, item.Outcome)
 			}
 		}
-		h.shows(map[string]string{h.sets + "/batch/cpuset.cpus": want[0], h.sets + "/batch/b/c/cpuset.cpus": want[1]})
+		h.shows(map[string]string{h.sets + "/batch/cpuset.cpus": want[0], h.sets + "/batch/a/cpuset.cpus": want[1], h.sets + "/batch/b/c/cpuset.cpus": want[2]})
 	}
 }
 
@@ -320,7 +320,7 @@ func TestLockNamesItsHolder(t *testing.T) {
 }
 
 // The host's own view of a group: its CPUs are those around it where it has none, and processes of
-// another PID namespace are some.
+// another PID namespace are some. What is no device has no limit.
 func TestSettingsOfOthers(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, h *host) {
@@ -335,6 +335,16 @@ func TestSettingsOfOthers(t *testing.T) {
 		}
 		if s, err = g.Settings("batch/a/in"); err != nil || !s.Populated {
 			t.Errorf("with processes of another namespace: %+v, %v", s, err)
+		}
+		disks := g.trees[cgroup.IO]
+		if disks.Version == 2 {
+			return
+		}
+		if err := h.k.Put(disks.Dir+"/batch/a/blkio.throttle.read_bps_device", "8:16 7340032\nTotal 7340032\n"); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = g.Settings("batch/a"); err != nil || !slices.Equal(s.IOMax, ownIO()) {
+			t.Errorf("a line that is of no device: %+v, %v", s.IOMax, err)
 		}
 	})
 }
@@ -366,6 +376,9 @@ func TestProcessesComeAndGo(t *testing.T) {
 	did, err := g.Apply(t.Context(), pin("4-5", a, b))
 	if err != nil || len(did) != 1 || s.state[70].Affinity.String() != "0-3" || s.state[80].Affinity.String() != "4-5" {
 		t.Errorf("%v, %v; %+v", did, err, s.state)
+	}
+	if plan, err := g.Preview(t.Context(), pin("4-5", a)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("about it alone: %v, %v", plan, err)
 	}
 	_, err = g.Revert(t.Context(), pin("4-5", a, b))
 	must(t, err)
@@ -498,6 +511,29 @@ func TestLastLevel(t *testing.T) {
 	}
 }
 
+// A share of bandwidth on top of one of ways leaves that, also when what is active is fitted anew, and when it
+// is taken back first.
+func TestSharesStayApart(t *testing.T) {
+	t.Parallel()
+	h := shared(t, "skylake", nil)
+	g := h.open()
+	for _, a := range []control.Action{ways("batch/a", 6), bandwidth("batch/a", 50)} {
+		_, err := g.Apply(t.Context(), a)
+		must(t, err)
+	}
+	must(t, g.Follow())
+	is := func(want string) {
+		t.Helper()
+		if got := h.group(resctrl.GuardGroup("batch/a")); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	is("L3:0=03f;1=03f MB:0=50;1=50 tasks 100 101")
+	_, err := g.Revert(t.Context(), bandwidth("batch/a", 50))
+	must(t, err)
+	is("L3:0=03f;1=03f MB:0=100;1=100 tasks 100 101")
+}
+
 // The default group is narrowed for nobody, though one group has all of its threads.
 func TestDefaultGroupStays(t *testing.T) {
 	t.Parallel()
@@ -557,16 +593,16 @@ func TestMonitorsWhatMoves(t *testing.T) {
 	h := shared(t, "skylake", nil)
 	g := h.open()
 	h.fate.count, h.fate.at, h.fate.err = 0, 1, syscall.EINVAL
-	if _, err := g.Monitor(leaves[:1], nil); err != nil || h.fate.count == 0 {
+	if _, err := g.Monitor(leaves[1:2], nil); err != nil || h.fate.count == 0 {
 		t.Errorf("%v after %d writes", err, h.fate.count)
 	}
 	h.fate.at, h.fate.err = 0, nil
-	if _, err := g.Monitor(leaves[:1], nil); err != nil {
+	if _, err := g.Monitor(leaves[1:2], nil); err != nil {
 		t.Error(err)
 	}
-	h.wantMonitored(". batch/a [100 101]")
+	h.wantMonitored("berth-bulk batch/b/c [102]")
 	h.fate.count = 0
-	if _, err := g.Monitor(leaves[:1], nil); err != nil || h.fate.count > 0 {
+	if _, err := g.Monitor(leaves[1:2], nil); err != nil || h.fate.count > 0 {
 		t.Errorf("with nothing to do: %d writes, %v", h.fate.count, err)
 	}
 }
