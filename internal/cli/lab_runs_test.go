@@ -15,8 +15,8 @@ func TestPublishedSeries(t *testing.T) {
 	const docs = "../../docs/measurements/"
 	for runs, page := range map[string]string{
 		"default-runs/*": "default-runs.md", "default-runs-awake/a*": "default-runs-awake.md", "default-runs-awake/b*": "default-runs-awake.md", "default-runs-look/*": "default-runs-look.md", "default-runs-twenty/*": "default-runs-twenty.md",
-		"default-runs-longer/*": "default-runs-longer.md",
-		"awake/*-asleep*":       "lab-awake.md", "awake/*-awake*": "lab-awake.md",
+		"default-runs-longer/*": "default-runs-longer.md", "default-runs-short/*": "default-runs-short.md",
+		"awake/*-asleep*": "lab-awake.md", "awake/*-awake*": "lab-awake.md",
 	} {
 		text, err := os.ReadFile(docs + page)
 		if err != nil {
