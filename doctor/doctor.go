@@ -12,6 +12,8 @@ package doctor
 import (
 	"io/fs"
 	"slices"
+
+	"berth.dev/berth/kernel/power"
 )
 
 // Schema names the version of Report in JSON; docs/doctor.md documents it.

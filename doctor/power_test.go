@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,9 @@ import (
 	"testing/fstest"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fakespeed"
+	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/power"
 )
 
 // Each kind of driver is told with what it has.
@@ -41,28 +46,45 @@ func TestPower(t *testing.T) {
 	}
 }
 
-// Priorities and turbo of SST are never set: what is lacking, or that Berth is, is told with
-// the reason and what helps.
+// Priorities of cores and turbo by priority are told with what the device has, or the reason and what helps.
 func TestSpeedSelect(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
+	const intel, amd = "vendor_id\t: GenuineIntel\nflags\t\t: fpu\n", "vendor_id\t: AuthenticAMD\nflags\t\t: fpu\n"
+	for what, tc := range map[string]struct {
 		cpuinfo string
-		mailbox bool
+		device  bool
+		set     func(*fakespeed.Device) // nil is a tree without answers of the device
 		want    State
-		reason  string
+		text    string // of what was found, or the reason
 	}{
-		{"vendor_id\t: GenuineIntel\nflags\t\t: fpu\n", true, Limited, "SST-CP, SST-TF"},
-		{"vendor_id\t: GenuineIntel\nflags\t\t: fpu\n", false, Missing, "no /dev/isst_interface"},
-		{"vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n", false, Missing, "hypervisor"},
-		{"vendor_id\t: AuthenticAMD\nflags\t\t: fpu\n", false, NotApplicable, "only servers of Intel"},
+		"all":           {intel, true, func(*fakespeed.Device) {}, OK, "2 packages, priorities of cores, turbo by priority"},
+		"no turbo":      {intel, true, func(d *fakespeed.Device) { d.Package(1).Turbo = "" }, Limited, "not all have turbo by priority (SST-TF)"},
+		"no priorities": {intel, true, func(d *fakespeed.Device) { d.Package(1).CorePower = "" }, Missing, "not all have priorities of cores (SST-CP)"},
+		"not root":      {intel, true, func(d *fakespeed.Device) { d.Err = fs.ErrPermission }, Limited, "this user may not use /dev/isst_interface"},
+		"broken":        {intel, true, func(d *fakespeed.Device) { d.Err = errors.New("mailbox is busy") }, Limited, "mailbox is busy"},
+		"a tree":        {intel, true, nil, Limited, "a tree has no answers"},
+		"no module":     {intel, false, func(d *fakespeed.Device) { d.Err = fs.ErrNotExist }, Missing, "no /dev/isst_interface"},
+		"virtual":       {strings.Replace(intel, "fpu", "fpu hypervisor", 1), false, nil, Missing, "hypervisor"},
+		"AMD":           {amd, false, nil, NotApplicable, "only servers of Intel"},
 	} {
 		host := fstest.MapFS{"proc/cpuinfo": {Data: []byte("processor\t: 0\n" + tc.cpuinfo)}}
-		if tc.mailbox {
+		if tc.device {
 			host["dev/isst_interface"] = &fstest.MapFile{}
 		}
-		c, _ := Look(host, Probes{}).Get("speed-select")
-		if c.State != tc.want || !strings.Contains(c.Reason, tc.reason) || c.State == Limited && c.Remedy == "" {
-			t.Errorf("%q, mailbox %v: %+v, want %s", tc.cpuinfo, tc.mailbox, c, tc.want)
+		probes := Probes{}
+		if tc.set != nil {
+			dir := t.TempDir()
+			k, err := fakekernel.NewPower(dir, fakekernel.PowerHosts()["intel_pstate"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := fakespeed.New(k.FS(), 4, 2, 1)
+			tc.set(d)
+			probes.Power = func() (*power.Host, error) { return power.Read(power.Lay(kernel.NewRoot(dir, k), d).FS()) }
+		}
+		c, _ := Look(host, probes).Get("speed-select")
+		if c.State != tc.want || !strings.Contains(c.Found+" "+c.Reason, tc.text) || c.State == Limited && c.Remedy == "" {
+			t.Errorf("%s: %+v, want %s, %q", what, c, tc.want, tc.text)
 		}
 	}
 }

@@ -194,7 +194,9 @@ func (p Profile) validate(field string, fail func(string, error)) {
 		_, err := parseLatency(text)
 		fail(field+"."+name, err)
 	}
+	fail(field+".speedSelect", p.SpeedSelect.validate())
 	if s, err := p.settings(); err == nil {
+		s.SpeedSelect = nil // it has a field of its own
 		fail(field, s.Validate())
 	}
 }

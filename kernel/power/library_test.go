@@ -2,6 +2,10 @@ package power
 
 import (
 	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,7 +13,39 @@ import (
 	"github.com/intel/goresctrl/pkg/utils"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 )
+
+// The live host is read by the library; without the device it says what is lacking.
+func TestSpeedHere(t *testing.T) {
+	t.Parallel()
+	root, err := kernel.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root = Over(root)
+	h, err := Read(root.FS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Speed) > 0 {
+		t.Skipf("this host has it: %+v", h.Speed)
+	}
+	if lacks := h.LacksSpeed(); lacks == nil || !errors.Is(lacks, kernel.ErrNotSupported) || !strings.Contains(lacks.Reason, "/dev/isst_interface") || lacks.Remedy == "" {
+		t.Errorf("%v", lacks)
+	}
+	if _, err := os.Stat(speedDevice); err == nil {
+		return
+	}
+	for _, name := range []string{closFile(0), SpeedPackage{}.file(speedPower)} {
+		if _, err := fs.ReadFile(root.FS(), name); !errors.Is(err, syscall.ENXIO) {
+			t.Errorf("/%s: %v", name, err)
+		}
+	}
+	if Over(root) != root {
+		t.Error("the files are laid twice")
+	}
+}
 
 // domain is a power domain of the library.
 func domain(cpus utils.IDSet, change func(*sst.PunitStatus)) *sst.PunitStatus {
