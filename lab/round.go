@@ -177,6 +177,11 @@ func (p *processes) measure(ctx context.Context, cfg load.Config, hooks Hooks, r
 // of half an hour was not reported within a minute on a busy host.
 func reportLimit(cfg load.Config) time.Duration { return cfg.Grace + startLimit + cfg.Window/10 }
 
+// reported enters into round what the generator reports of a window that has ended.
+func (p *processes) reported(ctx context.Context, cfg load.Config, round *Round) error {
+	return p.generator.receive(ctx, reportLimit(cfg), &round.Load)
+}
+
 // observe reads the counters at both ends of the window, which opens at an instant, and
 // what others take of each bin; the settings in its middle; the generator's report.
 func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, round *Round) error {
@@ -211,7 +216,7 @@ func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, r
 	if err != nil {
 		return err
 	}
-	if err := p.generator.receive(ctx, reportLimit(cfg), &round.Load); err != nil {
+	if err := p.reported(ctx, cfg, round); err != nil {
 		return err
 	}
 	after.since(before, round, p.bed.places.shared)

@@ -4,12 +4,14 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/lab/load"
 	"berth.dev/berth/watch/proc"
 )
 
@@ -107,6 +109,41 @@ func TestLateCounters(t *testing.T) {
 		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("late by %s and %s: %q, want %q", tc.opened, tc.closed, got, tc.want)
 		}
+	}
+}
+
+// The generator has the longer to report, the longer the window was: a tenth of it, beside what a short one
+// takes. One that says nothing is not waited for without end.
+func TestReportLimit(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		window, after time.Duration // when it reports; 0 is never
+		late          time.Duration // when that is too late; 0 is in time
+	}{
+		"a short window":              {window: 500 * ms, after: startLimit},
+		"a short window, and silence": {window: 500 * ms, late: startLimit + 2*time.Second + 50*ms},
+		"half an hour":                {window: 30 * time.Minute, after: startLimit + 3*time.Minute},
+		"half an hour, and too late":  {window: 30 * time.Minute, after: startLimit + 183*time.Second, late: startLimit + 182*time.Second},
+		"half an hour, and silence":   {window: 30 * time.Minute, late: startLimit + 182*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				lines := make(chan []byte, 1)
+				if tc.after > 0 {
+					time.AfterFunc(tc.after, func() { lines <- []byte(`{"offered": 7}`) })
+				}
+				p := &processes{generator: &child{name: "generator", lines: lines}}
+				began, round := time.Now(), Round{}
+				err := p.reported(t.Context(), load.Config{Window: tc.window, Grace: 2 * time.Second}, &round)
+				switch took := time.Since(began); {
+				case tc.late == 0 && (err != nil || round.Load.Offered != 7 || took != tc.after):
+					t.Errorf("%d offered after %s: %v", round.Load.Offered, took, err)
+				case tc.late > 0 && (took != tc.late || err == nil || err.Error() != "generator did not answer within "+tc.late.String()):
+					t.Errorf("after %s, want %s: %v", took, tc.late, err)
+				}
+			})
+		})
 	}
 }
 

@@ -42,7 +42,7 @@ func TestNewcomer(t *testing.T) {
 	t.Cleanup(func() { run(t, "berth", "restore", "--all") })
 	await(t, "the hog has its nine processes", func() bool { return len(processes(t, "batch.service")) == 9 })
 
-	before, began := stateOf(t), time.Now()
+	before, began := stateOf(t, newcomersUnits()), time.Now()
 	var parts strings.Builder // as first-contact.sh prints them
 	part := func(name, answer string) {
 		fmt.Fprintf(&parts, "%s,%.0f,%s\n", name, time.Since(began).Seconds(), answer)
@@ -78,7 +78,7 @@ func TestNewcomer(t *testing.T) {
 	}
 	var differs string
 	await(t, "all is as it was", func() bool { // systemd may be about to disable controllers
-		differs = cmp.Diff(before, stateOf(t))
+		differs = cmp.Diff(before, stateOf(t, newcomersUnits()))
 		if differs != "" {
 			t.Logf("not yet as it was (-before +now):\n%s", differs)
 		}
@@ -123,10 +123,10 @@ func processes(t *testing.T, unit string) []string {
 
 // stateOf is what is to be as it was: what systemd has of the units, values of their groups and of
 // those above, and groups, CPUs, policy and nice value of their processes.
-func stateOf(t *testing.T) map[string]string {
+func stateOf(t *testing.T, units []string) map[string]string {
 	t.Helper()
 	state, groups := map[string]string{}, []string{"", "system.slice"}
-	for _, unit := range newcomersUnits() {
+	for _, unit := range units {
 		groups = append(groups, "system.slice/"+unit)
 		state[unit] = run(t, "systemctl", "show", "--property=ActiveState,MainPID,NRestarts,CPUWeight,CPUQuotaPerSecUSec,AllowedCPUs,AllowedMemoryNodes,"+
 			"MemoryMax,MemoryHigh,MemoryLow,IOWeight,TasksMax", unit)

@@ -31,6 +31,7 @@ type fakeProgram struct {
 	cpus             cpuset.Set
 	stall, queue     float64
 	queuedBy         string
+	behind           []behindRow // more that had the CPU while it waited, by their part of the wait
 	withoutSchedstat bool
 }
 
@@ -102,7 +103,12 @@ func recordSecond(i int, stall float64, of []fakeProgram) (tick []watch.Sample) 
 		if p.queue > 0 {
 			add(subject, watch.QueueP99, p.queue, "")
 			add(subject, watch.Queued, p.wait*s, "")
-			add(subject, watch.QueuedBy, p.wait*s, p.queuedBy)
+			if p.queuedBy != "" {
+				add(subject, watch.QueuedBy, p.wait*s, p.queuedBy)
+			}
+			for _, b := range p.behind {
+				add(subject, watch.QueuedBy, b.Share*p.wait*s, b.Name)
+			}
 		}
 		add(subject, watch.CPUTime, p.use*s, "")
 		if !p.withoutSchedstat {
@@ -137,6 +143,15 @@ func TestDiagnosePrograms(t *testing.T) {
 	pinned.use, pinned.wait, pinned.queue, pinned.stall = 0.1, 0.3, 0, 0.1
 	outside := pinned
 	outside.wait, outside.queue, outside.queuedBy, outside.stall = 0.4, 0.02, detect.Outside, 0.4
+	// No part of its wait is an antagonist's; processes in no group have 54 % of it together, or 36 %.
+	many := outside
+	many.cpus, many.queuedBy = cpuset.Set{}, ""
+	many.behind = []behindRow{{"demo/tenant", 0.37}, {"process go", 0.34}, {"process make", 0.15}, {detect.Outside, 0.05}, {"demo/beside", 0.09}}
+	fewer := many
+	fewer.behind = []behindRow{{"demo/tenant", 0.39}, {"process go", 0.22}, {"process make", 0.14}, {"demo/beside", 0.25}}
+	beyond := many
+	beyond.behind = []behindRow{{"demo/tenant", 0.37}, {detect.Outside, 0.38}, {"demo/beside", 0.25}}
+	tenant, compiler, maker := fakeProgram{name: "demo/tenant", group: true, use: 0.55, wait: 0.5}, fakeProgram{name: "go", use: 0.86, wait: 0.4}, fakeProgram{name: "make", use: 0.1, wait: 0.1}
 	low, small := beside, pinned
 	low.use, small.use = 0.05, 0.04
 	throttled := web
@@ -177,6 +192,10 @@ func TestDiagnosePrograms(t *testing.T) {
 		{"pinned-low.txt", 6, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{small, apart, low}},
 		// Nor one that is not said to be the reason.
 		{"outside.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{outside, beside}},
+		// A group that had the CPU for less of the wait than programs in no group together is not the reason.
+		{"many-programs.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{many, tenant, compiler, maker, beside}},
+		{"many-groups.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{fewer, tenant, compiler, maker, beside}},
+		{"many-outside.txt", 20, 0.9, exitFindings, []string{"--sensitive", "demo/api"}, []fakeProgram{beyond, tenant, compiler, maker, beside}},
 		// A daemon that hardly runs is not the worst off.
 		{"daemon.txt", 6, 0.78, exitFindings, nil, []fakeProgram{unit, {name: "nginx", use: 0.35, wait: 0.3}, {name: "crond", use: 0.001, wait: 0.02}}},
 		{"nobody.txt", 6, 0.9, exitFindings, nil, nil},

@@ -140,6 +140,8 @@ func diagnose(h *observe.Header, ticks [][]watch.Sample, target, sensitive strin
 	d.blame()
 	d.Answer = d.answer(h)
 	for i := range d.Findings {
+		who := slices.DeleteFunc(d.Findings[i].Behind, func(b behindRow) bool { return b.Share < 0.05 })
+		d.Findings[i].Behind = who[:min(few, len(who))]
 		for j := range d.Findings[i].Behind {
 			d.Findings[i].Behind[j].Name = shownName(h, d.Findings[i].Behind[j].Name)
 		}
@@ -164,13 +166,32 @@ func (d *diagnosis) blame() {
 		d.worst = d.worstOff()
 		d.antagonist, d.guessed = d.mostUsed("", d.cpus[d.victim]), true
 	case d.antagonist == "":
-		for _, b := range d.Findings[0].Behind {
-			if b.Name != d.victim && b.Name != detect.Outside {
-				d.antagonist = b.Name
-				break
+		d.antagonist = d.mostBehind()
+	}
+}
+
+// mostBehind is the group that had the CPU for most of the time in which the victim of the first finding
+// waited for it, unless processes in no group, which are one suspect for the guard, had it for longer together:
+// then it is the program of theirs that had most of that. "" if it is nobody with a name.
+func (d *diagnosis) mostBehind() string {
+	group, program, share, outside := "", "", 0.0, 0.0
+	for _, b := range d.Findings[0].Behind { // by share
+		comm, isProgram := programOf(b.Name)
+		switch {
+		case b.Name == d.victim:
+		case detect.InNoGroup(b.Name):
+			outside += b.Share
+			if program == "" && isProgram && comm != "" && comm != proc.KernelThreads && comm != proc.OtherPrograms {
+				program = b.Name
 			}
+		case group == "":
+			group, share = b.Name, b.Share
 		}
 	}
+	if share >= outside {
+		return group
+	}
+	return program
 }
 
 // podsAmong are the containers of pods among some groups, and among those that findings
@@ -223,7 +244,7 @@ func (d *diagnosis) describe(h *observe.Header, tick []watch.Sample) {
 	slices.SortFunc(d.longestWait, by(func(r programRow) float64 { return r.Wait }))
 }
 
-// behind is who had the CPU while a workload waited for it: the first few.
+// behind is who had the CPU while a workload waited for it, by share.
 func behind(ticks [][]watch.Sample, victim string) (who []behindRow) {
 	first, last, whole := map[string]float64{}, map[string]float64{}, 0.0
 	for _, tick := range ticks {
@@ -241,12 +262,14 @@ func behind(ticks [][]watch.Sample, victim string) (who []behindRow) {
 		whole += v - first[name]
 		who = append(who, behindRow{name, v - first[name]})
 	}
+	if whole == 0 {
+		return nil
+	}
 	slices.SortFunc(who, func(a, b behindRow) int { return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Name, b.Name)) })
-	who = slices.DeleteFunc(who, func(b behindRow) bool { return b.Share < 0.05*whole || whole == 0 })
 	for i := range who {
 		who[i].Share /= whole
 	}
-	return who[:min(few, len(who))]
+	return who
 }
 
 // track adds the workloads in the samples to the detector. Groups above and below the

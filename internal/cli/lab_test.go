@@ -336,13 +336,21 @@ func TestLabLinkForReal(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkRun(t, result)
+			use := map[int]map[string]float64{} // by block and scenario
 			for _, round := range result.Rounds {
-				full := round.Scenario == lab.Unisolated || round.Scenario == "net-first"
-				if round.Scenario == "guarded" {
-					continue // as the guard sees fit
+				if use[round.Block] == nil {
+					use[round.Block] = map[string]float64{}
 				}
-				if use := 8 * *round.LinkBytes / round.Seconds / float64(result.Experiment.LinkRate); use > 1.1 || full != (use > 0.5) {
-					t.Errorf("%s: %.2f of the link are used", round.Scenario, use)
+				use[round.Block][round.Scenario] = 8 * *round.LinkBytes / round.Seconds / float64(result.Experiment.LinkRate)
+			}
+			for block, of := range use {
+				alone := max(of[lab.Baseline], of[lab.BaselineAgain])
+				for scenario, used := range of {
+					full := scenario == lab.Unisolated || scenario == "net-first"
+					// How much of the link a busy machine fills is not known; the tenant alone takes a twentieth.
+					if used > 1.1 || full && used < 3*alone || !full && scenario != "guarded" && used > 0.5 {
+						t.Errorf("block %d, %s: %.2f of the link are used, %.2f by the tenant alone", block, scenario, used, alone)
+					}
 				}
 			}
 			expectNothingLeft(t, cmd.Process.Pid)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -105,20 +104,23 @@ func TestRunFileInterrupted(t *testing.T) {
 	needsGroups(t)
 	a, b, dir := workloadName(t)+"a", workloadName(t)+"b", t.TempDir()
 	c := berthProcess(t, "run", "-f", bundle(t,
-		[3]string{a, "cat /proc/self/cgroup > " + dir + "/a; sleep 1000 & echo $! > " + dir + "/child; trap '' TERM; wait; sleep 0.1", "class: BE"},
+		[3]string{a, "cat /proc/self/cgroup > " + dir + "/a; sleep 1000 & trap '' TERM; echo $! > " + dir + "/child; wait; sleep 0.1", "class: BE"},
 		[3]string{b, "cat /proc/self/cgroup > " + dir + "/b; exec sleep 1000", "class: LS"}))
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
+	out, err := os.Create(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	c.Stdout, c.Stderr = out, out
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = c.Process.Kill() }) // where the test gave up
 	read := func(name string) string {
 		text, _ := os.ReadFile(filepath.Join(dir, name))
 		return strings.TrimSpace(string(text))
 	}
-	for deadline := time.Now().Add(30 * time.Second); (read("child") == "" || read("b") == "") && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	waitFor(t, "both run", func() bool { return read("child") != "" && read("b") != "" })
 	if !strings.Contains(read("a"), "/berth-idle/"+a) || !strings.Contains(read("b"), "/berth/"+b) {
 		t.Errorf("they were in %s\nand %s", read("a"), read("b"))
 	}
@@ -129,17 +131,17 @@ func TestRunFileInterrupted(t *testing.T) {
 	if err := c.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond)
+	waitFor(t, "the first signal has ended who does not ignore it", func() bool { return strings.Contains(read("out"), b+" has ended with status 143") })
 	_ = c.Process.Signal(syscall.SIGTERM) // the second kills who ignores the first
-	if err := c.Wait(); status(err) != exitInterrupted {
-		t.Errorf("status %d: %s", status(err), &out)
+	if err := c.Wait(); status(err) != exitInterrupted || !strings.Contains(read("out"), a+" has ended with status 137") {
+		t.Errorf("status %d: %s", status(err), read("out"))
 	}
 	waitFor(t, "what "+a+" started has ended", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d/root", child))
 		return err != nil
 	})
 	if holds(t, a) || holds(t, b) {
-		t.Errorf("a workload is left: %s", &out)
+		t.Errorf("a workload is left: %s", read("out"))
 	}
 }
 

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +18,18 @@ import (
 	"berth.dev/berth/internal/browser"
 	"berth.dev/berth/lab/report"
 )
+
+const (
+	// printed is what the name of a page ends with that is laid out as on paper, this many pixels wide: A4
+	// without the browser's margins.
+	printed = " printed"
+	paper   = 718
+)
+
+// onPaper is a page with the styles of paper on a screen.
+func onPaper(page []byte) []byte {
+	return bytes.Replace(page, []byte("@media print {"), []byte("@media all {"), 1)
+}
 
 // measurer is a page that shows others, one after the other, in a frame in which no script runs, and
 // writes down how they lie in it.
@@ -46,7 +61,7 @@ const next = () => {
 next();
 </script>`
 
-// The page of every experiment can be read on a phone and on a screen, without scripts: nothing is wider
+// The page of every experiment can be read on a phone, on a screen and on paper, without scripts: nothing is wider
 // than that, no text of a picture is cut off or too small to read, and every picture is there once.
 func TestPagesInABrowser(t *testing.T) {
 	t.Parallel()
@@ -87,13 +102,31 @@ func TestPagesInABrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	add("compare", c.Sheet())
+	var runs []report.Side
+	series, err := filepath.Glob(stored + "default-runs-longer/*.json.gz")
+	if err != nil || len(series) < 8 {
+		t.Fatalf("%d runs, %v", len(series), err)
+	}
+	for _, name := range series {
+		run, err := Side(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs = append(runs, run)
+	}
+	h, err := report.HistoryOf(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("history", h.Sheet())
 	type shown struct {
 		Name  string
 		Width int
 	}
 	var asked []shown
-	for name := range pages {
-		asked = append(asked, shown{name, 360}, shown{name, 1280})
+	for _, name := range slices.Collect(maps.Keys(pages)) {
+		asked = append(asked, shown{name, 360}, shown{name, 1280}, shown{name + printed, paper})
+		pages[name+printed], plots[name+printed] = onPaper(pages[name]), plots[name]
 	}
 	slices.SortFunc(asked, func(x, y shown) int { return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) })
 	list, err := json.Marshal(asked)
@@ -127,5 +160,39 @@ func TestPagesInABrowser(t *testing.T) {
 		if f.Over > 0 || len(f.Beyond) > 0 || len(f.Small) > 0 || f.Plots != plots[f.Name] || f.First > 200 {
 			t.Errorf("%s at %d pixels: %d pixels too wide; beyond the edge %q; too small %q; %d of %d pictures; the answer begins at %g", f.Name, f.Width, f.Over, f.Beyond, f.Small, f.Plots, plots[f.Name], f.First)
 		}
+	}
+}
+
+// A page is printed on as few sheets of paper as it fills, and with all its pictures: what is folded, and what
+// leads to other parts of the page, stays away.
+func TestPagesOnPaper(t *testing.T) {
+	t.Parallel()
+	browser.Path(t)
+	all := storedResults(t)
+	for name, most := range map[string]int{"readme": 8, "neighbours": 8, "guard-v1": 8} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := all[name].Sheet()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var page bytes.Buffer
+			if err := report.HTML(&page, s); err != nil {
+				t.Fatal(err)
+			}
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/html; charset=utf-8")
+				_, _ = w.Write(page.Bytes()) // a browser that left misses nothing
+			}))
+			defer web.Close()
+			pdf := browser.Print(t, web.URL)
+			if dir := os.Getenv("BERTH_KEEP_PDF"); dir != "" {
+				_ = os.WriteFile(filepath.Join(dir, name+".pdf"), pdf, 0o600)
+			}
+			sheets := len(regexp.MustCompile(`/Type\s*/Page\b[^s]`).FindAll(pdf, -1))
+			if sheets == 0 || sheets > most {
+				t.Errorf("%d pages, want 1 to %d", sheets, most)
+			}
+		})
 	}
 }

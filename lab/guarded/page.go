@@ -46,14 +46,23 @@ func (a *Analysis) headline() string {
 	return fmt.Sprintf("The guard named what was wrong in %d of %s, and %s", t.right, plain.Count(t.valid, "run"), bystanders)
 }
 
-// answer is what to know first.
-func (a *Analysis) answer() (words []string) {
+// What to do about the guard: let it act, or only say what it would do.
+const (
+	enforce = "berth guard --mode enforce --sensitive SERVICE --best-effort GROUP"
+	preview = "berth guard --mode preview --sensitive SERVICE --best-effort GROUP"
+)
+
+// answer is what to know first, and what to do. most is the share of the CPUs that others might take.
+func (a *Analysis) answer(most float64) (words []string) {
 	t := a.total()
 	if t.runs == 0 {
 		return nil
 	}
 	if t.valid == 0 {
-		return []string{fmt.Sprintf("Nothing can be said: none of %s counts (%s). Run it on a quieter machine, or allow more (--max-others).", plain.Count(t.runs, "run"), a.whyInvalid())}
+		return []string{
+			fmt.Sprintf("Nothing can be said: none of %s counts (%s). Run it on a quieter machine, or allow more.", plain.Count(t.runs, "run"), a.whyInvalid()),
+			fmt.Sprintf("Do it: berth lab guard --max-others %.2g", min(1, 2*most)),
+		}
 	}
 	words = append(words, a.headline()+".")
 	if t.harmed > 0 {
@@ -75,7 +84,10 @@ func (a *Analysis) answer() (words []string) {
 	if a.Kept != nil {
 		words = append(words, fmt.Sprintf("In steady state the neighbour keeps %.0f %% of the CPU time that the service leaves.", 100**a.Kept))
 	}
-	return words
+	if t.innocent > 0 {
+		return append(words, "Read whom it would act against before it may.", "Do it: "+preview)
+	}
+	return append(words, "Do it: "+enforce)
 }
 
 // whyInvalid is why the first run that does not count does not.

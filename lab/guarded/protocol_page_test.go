@@ -59,3 +59,29 @@ func TestProtocolPage(t *testing.T) {
 		}
 	}
 }
+
+// What to do next depends on what was shown.
+func TestProtocolAct(t *testing.T) {
+	t.Parallel()
+	const enforced, seen = "berth guard --mode enforce --sensitive SERVICE --best-effort GROUP", "berth guard --mode preview --sensitive SERVICE --best-effort GROUP"
+	for _, tc := range []struct {
+		words []Word
+		open  bool // the run is not complete
+		want  string
+	}{
+		{[]Word{Shown, Shown}, false, "Do it: " + enforced},
+		{[]Word{Shown, Undecided, Shown}, false, "To decide the other 1 of 3, run a copy of the protocol with more blocks (berth lab show guard-protocol prints one). Do it: berth lab run FILE"},
+		{[]Word{Undecided, Refuted}, false, "Read what the guard would do before it may. Do it: " + seen},
+		{nil, false, "State hypotheses in a copy of the protocol (berth lab show guard-protocol prints one). Do it: berth lab run FILE"},
+		{[]Word{Shown}, true, "The run is not complete. Do it: berth lab run --resume FOLDER"},
+	} {
+		r, a := &ProtocolResult{}, &ProtocolAnalysis{}
+		r.Complete = !tc.open
+		for _, w := range tc.words {
+			a.Verdicts = append(a.Verdicts, Decided{Word: w})
+		}
+		if got := strings.Join(a.act(r), " "); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.words, got, tc.want)
+		}
+	}
+}

@@ -94,7 +94,7 @@ func (a *ProtocolAnalysis) of(word Word) (n int) {
 	return n
 }
 
-// answer is a sentence for each hypothesis.
+// answer is a sentence for each hypothesis, and what to do.
 func (a *ProtocolAnalysis) answer(r *ProtocolResult) (words []string) {
 	for _, v := range a.Verdicts {
 		words = append(words, fmt.Sprintf("%s is %s: %s.", upper(v.Hypothesis.String()), v.Word, v.figure()))
@@ -102,7 +102,23 @@ func (a *ProtocolAnalysis) answer(r *ProtocolResult) (words []string) {
 	if len(words) == 0 {
 		words = []string{fmt.Sprintf("Nothing was to be shown; %s were run.", plain.Count(len(r.Quadruplets), "quadruplet"))}
 	}
-	return words
+	return append(words, a.act(r)...)
+}
+
+// act is what to do next: end the run, look on before the guard acts, show more, or have it act.
+func (a *ProtocolAnalysis) act(r *ProtocolResult) []string {
+	const printed, again = " (berth lab show guard-protocol prints one).", "Do it: berth lab run FILE"
+	switch undecided := a.of(Undecided); {
+	case !r.Complete:
+		return []string{"The run is not complete.", "Do it: berth lab run --resume FOLDER"}
+	case a.of(Refuted) > 0:
+		return []string{"Read what the guard would do before it may.", "Do it: " + preview}
+	case len(a.Verdicts) == 0:
+		return []string{"State hypotheses in a copy of the protocol" + printed, again}
+	case undecided > 0:
+		return []string{fmt.Sprintf("To decide the other %d of %d, run a copy of the protocol with more blocks", undecided, len(a.Verdicts)) + printed, again}
+	}
+	return []string{"Do it: " + enforce}
 }
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

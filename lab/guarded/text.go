@@ -17,7 +17,7 @@ import (
 // Sheet is what a result comes to: the confusion matrix, a row per fault, a line per run,
 // and the comparison in steady state.
 func Sheet(r *Result, a *Analysis) *report.Sheet {
-	s := &report.Sheet{Title: "guard: known faults beside a service", Headline: a.headline(), Answer: a.answer(), Open: a.headline() == "", When: r.Started, Document: NewReport(r, a)}
+	s := &report.Sheet{Title: "guard: known faults beside a service", Headline: a.headline(), Answer: a.answer(r.Experiment.MaxOthers), Open: a.headline() == "", When: r.Started, Document: NewReport(r, a)}
 	e := r.Experiment
 	s.Fact("guard", fmt.Sprintf("windows of %s, run-queue probe armed: %s", e.Window, e.Probe))
 	s.Fact("tenant", fmt.Sprintf("%.0f requests/s of %s each: %.2f of CPUs %s", r.Setup.Rate, r.Setup.CPUPerRequest, r.Setup.TenantCPUs, r.Setup.CPUs))

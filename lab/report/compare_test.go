@@ -101,6 +101,24 @@ func TestCompareGolden(t *testing.T) {
 	}
 }
 
+// What to do next depends on what changed.
+func TestCompareAct(t *testing.T) {
+	t.Parallel()
+	c := &Comparison{Experiment: "io", A: ComparisonSide{Name: "before/a b"}}
+	for _, tc := range []struct {
+		changed, open int
+		want          string
+	}{
+		{1, 5, "Two runs of the same thing may differ by more than these intervals: run it once more as for B, and compare that with before/a b. Do it: berth lab run io"},
+		{0, 0, "B is as good as A. Run it once more after the next change. Do it: berth lab run io"},
+		{0, 1, "To decide more, run it with more blocks, as for A and as for B. Do it: berth lab run io --set blocks=N"},
+	} {
+		if got := strings.Join(c.act(tc.changed, tc.open), " "); got != tc.want {
+			t.Errorf("%d changed, %d open: %q, want %q", tc.changed, tc.open, got, tc.want)
+		}
+	}
+}
+
 // A machine that is slower as a whole is not worse isolation.
 func TestCompareSlowerMachine(t *testing.T) {
 	t.Parallel()

@@ -219,7 +219,20 @@ func (c *Comparison) summary() []string {
 	if len(by[stats.Worse])+len(by[stats.Better]) == 0 {
 		all = append([]string{"No change is decided among " + plain.Count(len(c.Rows), "figure") + "."}, all...)
 	}
-	return all
+	return append(all, c.act(len(by[stats.Worse])+len(by[stats.Better]), len(by[stats.Inconclusive]))...)
+}
+
+// act is what to do next, given how many figures changed and of how many that is not decided: measure B
+// again, measure both with more blocks, or keep what B is.
+func (c *Comparison) act(changed, open int) []string {
+	run := "Do it: berth lab run " + c.Experiment
+	switch {
+	case changed > 0:
+		return []string{fmt.Sprintf("Two runs of the same thing may differ by more than these intervals: run it once more as for B, and compare that with %s.", c.A.Name), run}
+	case open == 0:
+		return []string{"B is as good as A. Run it once more after the next change.", run}
+	}
+	return []string{"To decide more, run it with more blocks, as for A and as for B.", run + " --set blocks=N"}
 }
 
 // first is the figure that comes first: the p99 where there is one.

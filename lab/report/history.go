@@ -177,12 +177,49 @@ func (h *History) Sheet() *Sheet {
 		s.Answer = append(s.Answer, "No change of level: "+strings.Join(steady, ", ")+".")
 	}
 	if len(few) > 0 {
-		s.Answer = append(s.Answer, "Too few runs to tell (8 with a figure are needed): "+strings.Join(few, ", ")+".")
+		s.Answer = append(s.Answer, fmt.Sprintf("Too few runs to tell (%d with a figure are needed): ", enoughRuns)+strings.Join(few, ", ")+".")
 	}
+	s.Answer = append(s.Answer, h.act(len(steady))...)
 	s.Open = len(shifted)+len(steady) == 0
 	s.Add(Block{Table: h.table()})
 	s.Page = func() Page { return Page{Plots: []Plot{h.plot()}} }
 	return s
+}
+
+// enoughRuns is how many with a figure it takes to tell of a change of level.
+const enoughRuns = 8
+
+// act is what to do next: compare the two runs between which the first level changed, or the least and the
+// most that it switches between; else run the experiment again. steady is how many did not change.
+func (h *History) act(steady int) []string {
+	for _, c := range h.Series {
+		if c.Shift == nil {
+			continue
+		}
+		a, b := c.Shift.Run-1, c.Shift.Run
+		if c.Shift.Kind == stats.Switching {
+			a, b = c.ends()
+		}
+		return []string{fmt.Sprintf("Do it: berth lab compare %s %s", plain.Shell(h.Runs[max(a, 0)].Name), plain.Shell(h.Runs[b].Name))}
+	}
+	if more := enoughRuns - len(h.Runs); steady == 0 && more > 0 {
+		return []string{fmt.Sprintf("Do it: berth lab run %s, %s", h.Experiment, plain.Count(more, "more time"))}
+	}
+	return []string{"Run it once more after the next change of machine, kernel, program or settings.", "Do it: berth lab run " + h.Experiment}
+}
+
+// ends are the runs with the least and the greatest value.
+func (c Course) ends() (least, most int) {
+	least, most = -1, -1
+	for i, v := range c.Values {
+		if v != nil && (least < 0 || *v < *c.Values[least]) {
+			least = i
+		}
+		if v != nil && (most < 0 || *v > *c.Values[most]) {
+			most = i
+		}
+	}
+	return least, most
 }
 
 // shifted says how a course changed, and what else did in the same run.

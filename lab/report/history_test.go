@@ -59,7 +59,7 @@ func TestHistory(t *testing.T) {
 	}
 	s := h.Sheet()
 	words := strings.Join(s.Answer, "\n")
-	for _, want := range []string{"idle ÷ alone went from 1.20× to 1.60× (+33 %) with run 11", "kernel (6.19.0, was 6.18.0)", "No change of level: p99 alone"} {
+	for _, want := range []string{"idle ÷ alone went from 1.20× to 1.60× (+33 %) with run 11", "kernel (6.19.0, was 6.18.0)", "No change of level: p99 alone", "Do it: berth lab compare results/10 results/11"} {
 		if !strings.Contains(words, want) {
 			t.Errorf("no %q in\n%s", want, words)
 		}
@@ -76,8 +76,38 @@ func TestHistory(t *testing.T) {
 	checkPage(t, page.String())
 
 	few := history(t, course(t, wobble(3000, 7), wobble(1.2, 7))).Sheet()
-	if len(few.Answer) != 1 || !strings.Contains(few.Answer[0], "Too few runs to tell") || !few.Open {
+	if len(few.Answer) != 2 || !strings.Contains(few.Answer[0], "Too few runs to tell") || few.Answer[1] != "Do it: berth lab run isolation, 1 more time" || !few.Open {
 		t.Errorf("7 runs: %q", few.Answer)
+	}
+}
+
+// What to do next depends on what was found.
+func TestHistoryAct(t *testing.T) {
+	t.Parallel()
+	value := func(of ...float64) (all []*float64) {
+		for _, v := range of {
+			all = append(all, &v)
+		}
+		return append(all, nil)
+	}
+	h := &History{Experiment: "pinning"}
+	for _, name := range []string{"a", "b c", "d", "e", "f"} {
+		h.Runs = append(h.Runs, Run{Name: name})
+	}
+	for _, tc := range []struct {
+		series []Course
+		steady int
+		want   string
+	}{
+		{[]Course{{Few: true}}, 0, "Do it: berth lab run pinning, 3 more times"},
+		{[]Course{{Few: true}, {}}, 1, "Run it once more after the next change of machine, kernel, program or settings. Do it: berth lab run pinning"},
+		{[]Course{{}, {Shift: &Shift{Run: 2, Kind: stats.Shifted}}, {Shift: &Shift{Run: 4, Kind: stats.Shifted}}}, 1, "Do it: berth lab compare 'b c' d"},
+		{[]Course{{Values: value(3, 1, 4, 2), Shift: &Shift{Run: 1, Kind: stats.Switching}}}, 0, "Do it: berth lab compare 'b c' d"},
+	} {
+		h.Series = tc.series
+		if got := strings.Join(h.act(tc.steady), " "); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
 	}
 }
 

@@ -165,9 +165,9 @@ func swatch(l Look) template.HTML {
 	return template.HTML(`<svg class="swatch" viewBox="0 0 14 14" aria-hidden="true"><path class="mark ` + l.class() + `" d="` + l.marker(point{7, 7}, 4.5) + `"/></svg>`)
 }
 
-// command is one of berth within a sentence. Words in lower case are part of it after a flag and "=", and
+// command is one of berth, or of berth lab, within a sentence. Words in lower case are part of it after a flag and "=", and
 // between flags, as in --net bulk --name backup --.
-var command = regexp.MustCompile(`\bberth [a-z]+(?: (?:(?:--[a-z-]+ [a-z][a-z0-9-]* )+--[a-z-]*|--[a-z-]+=(?:'[^']*'|[^\s,;()]+)|--?[a-z-]*|'[^']*'|[A-Z0-9./][^\s,;()]*|\d[^\s,;()]*|[^\s,;()]*/[^\s,;()]*))+`)
+var command = regexp.MustCompile(`\bberth (?:lab )?[a-z]+(?: (?:(?:--[a-z-]+ [a-z][a-z0-9-]* )+--[a-z-]*|--[a-z-]+=(?:'[^']*'|[^\s,;()]+)|--?[a-z-]*|'[^']*'|[A-Z0-9./][^\s,;()]*|\d[^\s,;()]*|[^\s,;()]*/[^\s,;()]*))+`)
 
 // spoken is a sentence, with the commands in it told apart.
 func spoken(s string) template.HTML {

@@ -225,14 +225,15 @@ func TestSpoken(t *testing.T) {
 		"Do it: berth run --weight 10 -- COMMAND, beside a service that berth run started (weighted), or berth run --class BE -- COMMAND (idle)": "Do it: <code>berth run --weight 10 -- COMMAND</code>, beside a service that berth run started (weighted), or <code>berth run --class BE -- COMMAND</code> (idle)",
 		"To see more: berth lab --continue results/example --for 21m30s":                                                                         "To see more: <code>berth lab --continue results/example --for 21m30s</code>",
 		"a < b": "a &lt; b",
-		"berth run --net-classes FILE --net bulk -- COMMAND, where bulk is": "<code>berth run --net-classes FILE --net bulk -- COMMAND</code>, where bulk is",
-		"berth run --net bulk --class BE -- COMMAND":                        "<code>berth run --net bulk --class BE -- COMMAND</code>",
-		"berth run --net bulk --name backup -- X":                           "<code>berth run --net bulk --name backup -- X</code>",
-		"berth run --net bulk --name backup was run":                        "<code>berth run --net bulk --name</code> backup was run",
-		"What helps against it: berth lab --neighbour='stress-ng --cpu 2'":  "What helps against it: <code>berth lab --neighbour=&#39;stress-ng --cpu 2&#39;</code>",
-		"(berth resize NAME --quota=max; in Kubernetes":                     "(<code>berth resize NAME --quota=max</code>; in Kubernetes",
-		"berth lab --continue 'results/one run' --for 4m":                   "<code>berth lab --continue &#39;results/one run&#39; --for 4m</code>",
-		"berth lab --x <script>":                                            "<code>berth lab --x</code> &lt;script&gt;",
+		"berth run --net-classes FILE --net bulk -- COMMAND, where bulk is":   "<code>berth run --net-classes FILE --net bulk -- COMMAND</code>, where bulk is",
+		"berth run --net bulk --class BE -- COMMAND":                          "<code>berth run --net bulk --class BE -- COMMAND</code>",
+		"berth run --net bulk --name backup -- X":                             "<code>berth run --net bulk --name backup -- X</code>",
+		"berth run --net bulk --name backup was run":                          "<code>berth run --net bulk --name</code> backup was run",
+		"What helps against it: berth lab --neighbour='stress-ng --cpu 2'":    "What helps against it: <code>berth lab --neighbour=&#39;stress-ng --cpu 2&#39;</code>",
+		"(berth resize NAME --quota=max; in Kubernetes":                       "(<code>berth resize NAME --quota=max</code>; in Kubernetes",
+		"berth lab --continue 'results/one run' --for 4m":                     "<code>berth lab --continue &#39;results/one run&#39; --for 4m</code>",
+		"Do it: berth lab run FILE, a copy; or berth lab run --resume FOLDER": "Do it: <code>berth lab run FILE</code>, a copy; or <code>berth lab run --resume FOLDER</code>",
+		"berth lab --x <script>":                                              "<code>berth lab --x</code> &lt;script&gt;",
 	} {
 		if got := string(spoken(in)); got != want {
 			t.Errorf("%q is\n%s, want\n%s", in, got, want)
