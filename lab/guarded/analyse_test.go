@@ -421,4 +421,13 @@ func TestAnswer(t *testing.T) {
 	if s := Sheet(r, a); !strings.HasSuffix(s.Headline, "acted 1 time against one that did nothing") || s.Answer[len(s.Answer)-1] != "Do it: berth guard --mode preview --sensitive SERVICE --best-effort GROUP" {
 		t.Errorf("headline %q, answer %q", s.Headline, s.Answer)
 	}
+	for fault, want := range map[string]string{
+		"hog":   "Do it: berth run --class BE -- COMMAND", // its p99 never came back
+		"quota": "Do it: berth guard --mode enforce --sensitive SERVICE --best-effort GROUP",
+	} {
+		a := &Analysis{Faults: []Row{{Fault: fault, Runs: 2, Valid: 2, Right: 2, Harmed: 1}}}
+		if words := a.answer(0.25); words[len(words)-1] != want {
+			t.Errorf("%s: %q, want %q", fault, words, want)
+		}
+	}
 }

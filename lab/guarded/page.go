@@ -87,7 +87,21 @@ func (a *Analysis) answer(most float64) (words []string) {
 	if t.innocent > 0 {
 		return append(words, "Read whom it would act against before it may.", "Do it: "+preview)
 	}
+	if a.helpless() {
+		return append(words, "As it never brought the p99 back, keep the neighbour from hurting it from the start.", "Do it: berth run --class BE -- COMMAND")
+	}
 	return append(words, "Do it: "+enforce)
+}
+
+// helpless reports whether a neighbour harmed the service, and its p99 never came back before the fault ended.
+func (a *Analysis) helpless() bool {
+	harmed, back := 0, 0
+	for _, row := range a.Faults {
+		if fault, _ := FaultNamed(row.Fault); fault.guilty(lab.Neighbour) {
+			harmed, back = harmed+row.Harmed, back+row.Recovered.N
+		}
+	}
+	return harmed > 0 && back == 0
 }
 
 // whyInvalid is why the first run that does not count does not.
