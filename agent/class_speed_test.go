@@ -252,6 +252,34 @@ func TestSpeedSelectYields(t *testing.T) {
 	}
 }
 
+// Where another program insists that no priorities count, what needs them is not asked for.
+func TestSpeedSelectSwitchedOff(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	h, d := speedHost(t)
+	n := h.open()
+	h.place(n, speedSpec("api", "2-3", "second"))
+	for yielded := false; !yielded; {
+		if err := d.SetCorePower(0, false); err != nil {
+			t.Fatal(err)
+		}
+		repairs, err := n.Reconcile(ctx)
+		if err != nil || len(repairs) == 0 {
+			t.Fatalf("%v, %v", repairs, err)
+		}
+		yielded = repairs[0].Yielded
+	}
+	h.place(n, speedSpec("turbo", "1", "first"))
+	if diff := cmp.Diff(state("0 proportional 0", "0 proportional 0", "00110000"), d.State()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	h.release(n, "api")
+	h.release(n, "turbo")
+	if diff := cmp.Diff(state("0 proportional 0", "0 proportional 0", "00000000"), d.State()); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+}
+
 // A core keeps its priority while its CPUs are offline, and gets back what it had once they are there;
 // also if the module of the device was away meanwhile.
 func TestSpeedSelectOffline(t *testing.T) {
@@ -278,6 +306,11 @@ func TestSpeedSelectOffline(t *testing.T) {
 			t.Errorf("%s: %v", away, err)
 		}
 		h.release(n, "api")
+		if away == "2" || away == "3" { // one CPU is enough to reach the core
+			if diff := cmp.Diff(before, d.State()); diff != "" {
+				t.Errorf("%s, released (-before +after):\n%s", away, diff)
+			}
+		}
 		d.Err = nil
 		if err := h.k.SetOnline("0-7"); err != nil {
 			t.Fatal(err)
@@ -291,6 +324,38 @@ func TestSpeedSelectOffline(t *testing.T) {
 		n.Close()
 		if _, err := Restore(ctx, h.options()); err != nil || h.undoLog(h.open()).Has(isPowerStep) {
 			t.Errorf("%s: %v", away, err)
+		}
+	}
+}
+
+// What cannot be restored as CPUs are offline or the device is away stays noted, and is restored once they
+// are back.
+func TestSpeedSelectRestoredLater(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, away := range []string{"6-7", "4-7", "module"} {
+		h, d := speedHost(t)
+		before := d.State()
+		n := h.open()
+		h.place(n, speedSpec("api", "6-7", "second"))
+		n.Close()
+		if away == "module" {
+			d.Err = fs.ErrNotExist
+		} else if err := h.k.SetOnline(cpuset.MustParse("0-7").Minus(cpuset.MustParse(away)).String()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Restore(ctx, h.options()); err == nil {
+			t.Errorf("%s: nothing is said", away)
+		}
+		d.Err = nil
+		if err := h.k.SetOnline("0-7"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Restore(ctx, h.options()); err != nil {
+			t.Errorf("%s, back: %v", away, err)
+		}
+		if diff := cmp.Diff(before, d.State()); diff != "" {
+			t.Errorf("%s, back (-before +after):\n%s", away, diff)
 		}
 	}
 }

@@ -32,6 +32,9 @@ func runBeside(t *testing.T, x *beside.Experiment, name string, set ...string) {
 	if err := lab.Load(files[0], x.Schema, x); err != nil || !x.Complete || len(x.Skipped) > 0 {
 		t.Fatalf("%v, complete %v, skipped %+v", err, x.Complete, x.Skipped)
 	}
+	for i := range x.Rounds {
+		x.Rounds[i].Invalid = "" // on a busy host: its figures do not count, where the roles stood does
+	}
 }
 
 // stood are the CPUs of a role in a cell, as read back.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -29,7 +30,8 @@ type Device struct {
 	Locked bool
 	// Err is the error of everything; nil if there is a device that answers.
 	Err error
-	// Lag is how many readings show the state before a switch was changed.
+	// Lag is how many readings show the state before a switch was changed: the firmware takes its time
+	// (isst_if_set_perf_level in isst_tpmi_core.c).
 	Lag int
 	// Writes counts what was changed.
 	Writes int
@@ -107,6 +109,9 @@ func (d *Device) Packages() (all []power.SpeedPackage, err error) {
 		for cpu := range p.Priority {
 			cpus = cpus.Union(cpuset.MustOf(cpu))
 		}
+		if cpus.IsEmpty() {
+			continue // the library finds packages by their online CPUs
+		}
 		p.Domains = append([]power.SpeedDomain(nil), p.Domains...)
 		for j := range p.Domains {
 			p.Domains[j].CPUs = cpus
@@ -178,6 +183,10 @@ func (d *Device) change(id int, set func(p *power.SpeedPackage) error) error {
 		return fs.ErrNotExist
 	case d.Locked:
 		return syscall.EPERM
+	}
+	online := d.online()
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(d.packages[id].Priority)), online.Has) {
+		return syscall.EBUSY
 	}
 	d.Writes++
 	return set(&d.packages[id])

@@ -69,8 +69,8 @@ func (h *Host) Divide(wishes []Wish, was func(path string) (text string, changed
 	}
 	for s := range h.settings() {
 		d.listed[s.path] = true
-		if s.disturbs != nil || s.sets != nil {
-			d.disturbs[s.path] = append(slices.Clone(s.disturbs), s.sets...)
+		if s.disturbs != nil {
+			d.disturbs[s.path] = s.disturbs
 		}
 		original, changed := was(s.path)
 		if !changed {

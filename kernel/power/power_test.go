@@ -490,7 +490,7 @@ func TestRestoreBoostOffline(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := func(kernel.Step) bool { return true }
-	const off = "it is back, but not what it had changed: /sys/devices/system/cpu/cpufreq/policy1/scaling_max_freq"
+	const off = `it is back, but not what it had changed: /sys/devices/system/cpu/cpufreq/policy1/scaling_max_freq "4700000", /sys/devices/system/cpu/cpufreq/policy1/scaling_min_freq "`
 	if _, err := log.Undo(all); err == nil || !strings.Contains(err.Error(), off) || !strings.Contains(err.Error(), "once it is online") || strings.Contains(err.Error(), "policy2") {
 		t.Errorf("offline: %v", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/kernel"
@@ -31,13 +30,6 @@ const (
 	proportional = "proportional"
 	// unlike are settings of power domains of one package that differ: no single value is all of them.
 	unlike = "differs"
-)
-
-// The firmware takes a while to show what it was told: the driver waits for it as often and as long
-// (isst_if_set_perf_level in drivers/platform/x86/intel/speed_select_if/isst_tpmi_core.c).
-const (
-	answers    = 4
-	answerTime = 5 * time.Millisecond
 )
 
 // Priorities is how many priorities of cores there are (SST-CP): 0 is served first, 3 last.
@@ -182,16 +174,7 @@ func (f speedFiles) Write(name, text string) error {
 		if text != off && text != on {
 			return fmt.Errorf("%q is neither %s nor %s: %w", text, off, on, syscall.EINVAL)
 		}
-		if err := set(number, text == on); err != nil {
-			return unloaded(err)
-		}
-		for range answers {
-			if now, err := f.Read(name); err != nil || now == text {
-				return err
-			}
-			time.Sleep(answerTime)
-		}
-		return nil // reading back tells
+		return unloaded(set(number, text == on))
 	}
 	switch file {
 	case speedPower:
