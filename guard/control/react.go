@@ -137,8 +137,8 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 	l.escalate(ctx, at, f, symptom)
 }
 
-// cheaply returns a finding by what its suspect has begun to take as one about a first step that costs others nothing:
-// it is no evidence for more. Nil is that there is none.
+// cheaply returns a finding by what its suspect has begun to take as one about a first step by which it yields: it is
+// no evidence for more. Nil is that there is none.
 func (l *Loop) cheaply(at *escalation, f *detect.Finding) *detect.Finding {
 	cheap := *f
 	cheap.Remedies = slices.DeleteFunc(slices.Clone(f.Remedies), func(name detect.Remedy) bool {

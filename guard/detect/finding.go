@@ -57,8 +57,7 @@ type Finding struct {
 	// there is no suspect.
 	Share float64 `json:"share"`
 	// Takes says that the suspect has begun of late to take the victim's CPUs, as the CPU time tells that it uses. It
-	// takes less of a symptom then to accuse it: enough for a remedy that costs others nothing, as what one takes back
-	// has done them no harm.
+	// takes less of a symptom then to accuse it: enough for a remedy by which it yields, and no more.
 	Takes bool `json:"takes,omitempty"`
 	// Evidence is what the last window that agrees showed.
 	Evidence []Evidence `json:"evidence"`
