@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,6 +60,29 @@ func TestFiles(t *testing.T) {
 	}
 	if shipped, err := files.ReadDir("."); err != nil || len(shipped) != len(seen) {
 		t.Errorf("%d files for %d kinds, %v", len(shipped), len(seen), err)
+	}
+}
+
+// A setting in a comment of a file ("# seed: 1   # what for") can be set as it stands there.
+func TestSettingsInComments(t *testing.T) {
+	t.Parallel()
+	setting := regexp.MustCompile(`(?m)^# ([a-zA-Z]+): (\S+|\[.*\]|\{.*\})(?: +#.*)?$`)
+	seen := 0
+	for _, k := range Kinds() {
+		text, err := k.File()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, m := range setting.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			if err := Set(k.New(), m[1], m[2]); err != nil {
+				t.Errorf("%s.yaml: %s: %v", k.Name, m[0], err)
+			}
+		}
+	}
+	if seen < 30 {
+		t.Errorf("%d settings only", seen)
 	}
 }
 
