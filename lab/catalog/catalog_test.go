@@ -114,12 +114,12 @@ func TestParseRefuses(t *testing.T) {
 func TestSet(t *testing.T) {
 	t.Parallel()
 	x := newIsolation().(*Isolation)
-	for field, value := range map[string]string{"blocks": "3", "tenant.demand": "0.3", "slo": "[{p: 99, most: 20ms}]", "neighbour.l2Bytes": "5"} {
+	for field, value := range map[string]string{"blocks": "3", "tenant.demand": "0.3", "slo": "[{p: 99, most: 20ms}]", "neighbour.l2Bytes": "5", "cpus": "0-3,8"} {
 		if err := Set(x, field, value); err != nil {
 			t.Errorf("%s=%s: %v", field, value, err)
 		}
 	}
-	if e := x.Experiment; e.Blocks != 3 || e.Tenant.Demand != 0.3 || e.Tenant.Service != "article" || len(e.Limits) != 1 || e.Neighbour.L2Bytes != 5 {
+	if e := x.Experiment; e.Blocks != 3 || e.Tenant.Demand != 0.3 || e.Tenant.Service != "article" || len(e.Limits) != 1 || e.Neighbour.L2Bytes != 5 || e.CPUs != "0-3,8" {
 		t.Errorf("%+v", e)
 	}
 	for set, want := range map[string]string{
