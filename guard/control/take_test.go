@@ -9,7 +9,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 )
 
-// What a group has begun to take is evidence for one step that costs others nothing, however weak the symptom is, and
+// What a group has begun to take is evidence for one step, by which it yields, however weak the symptom is, and
 // for no other.
 func TestActsOnWhoTakes(t *testing.T) {
 	t.Parallel()
