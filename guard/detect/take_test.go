@@ -173,7 +173,7 @@ func TestTakes(t *testing.T) {
 		"CPUs that are not full":                          {taking{busy: 1.79}, ""},
 		"full ones that the idle class fills":             {taking{use: of(0.8, 0.89, 0.1)}, ""},
 		"full ones by the groups":                         {taking{use: of(0.8, 0.91, 0.1)}, "hog"},
-		"full ones of the service itself":                 {taking{use: of(1.2, 0.7, 0.1), waits: of(0.1, 0.12, 0)}, ""},
+		"full ones of the service itself":                 {taking{use: of(1.2, 0.7, 0.1), waits: of(0.1, 0.12, 0), windows: 6}, ""},
 		"one that has used as much for a minute":          {taking{usual: of(0.8, 1, 0.1)}, ""},
 		"half as much for a minute":                       {taking{usual: of(0.8, 0.51, 0.1), waits: of(0.1, 0.2, 0)}, ""},
 		"less than half as much":                          {taking{usual: of(0.8, 0.49, 0.1), waits: of(0.1, 0.12, 0)}, "hog"},
@@ -182,7 +182,8 @@ func TestTakes(t *testing.T) {
 		"one of which nothing is read":                    {taking{unread: true}, ""},
 		"one that was found after all were well":          {taking{late: true, usual: of(0.8, 1, 0.1)}, "hog"},
 		"as its threads wait for each other":              {taking{waits: own}, "hog"},
-		"as they do, and the service fills its CPUs":      {taking{waits: of(1.3, 0.01, 0), usual: of(1.1, 0.1, 0.1), use: of(1.2, 0.8, 0.1), busy: 2.2}, ""},
+		"as they do, and the service fills its CPUs":      {taking{waits: of(1.3, 0.01, 0), usual: of(1.1, 0.1, 0.1), use: of(1.2, 0.8, 0.1), busy: 2.2, windows: 6}, ""},
+		"as they do, hardly longer than usual":            {taking{waits: of(0.12, 0.001, 0)}, ""},
 		"as they do, and it has twice the work":           {taking{waits: own, usual: of(0.4, 0.1, 0.1)}, ""},
 		"as they do, beside one that was always there":    {taking{waits: own, usual: of(0.8, 1, 0.1)}, ""},
 		"as they do, and hog may have taken others' CPUs": {on(one, "", own), ""},
@@ -265,7 +266,7 @@ func TestTakenBy(t *testing.T) {
 func TestUsesOfSuspects(t *testing.T) {
 	t.Parallel()
 	d, _ := taking{}.judge(t)
-	if r, known := d.Near().RunDelay("web", "hog", 3); !known || math.Abs(r.UseShare-1/1.2) > 1e-6 {
+	if r, known := d.Near().RunDelay("web", "hog", 3); !known || !(math.Abs(r.UseShare-1/1.2) <= 1e-6) {
 		t.Errorf("%+v: the hog uses 1 of 1.2 CPUs that others do", r)
 	}
 	if v := d.Near().useOf("hog", 0, 0); !math.IsNaN(v) {
@@ -281,6 +282,10 @@ func TestUsesOfSuspects(t *testing.T) {
 		if d.Near().Observe([]watch.Sample{s}); len(d.Near().uses) != 2 {
 			t.Errorf("%s is taken for the use of a group: %v", name, slices.Sorted(maps.Keys(d.Near().uses)))
 		}
+	}
+	d.Observe([]watch.Sample{{Time: last, Subject: watch.Subject{Scope: watch.Group, Name: "batch"}, Quantity: watch.CPUTime, Value: 1}})
+	if len(d.uses) > 0 {
+		t.Errorf("%v: by the windows of a second who is no workload is known", d.uses)
 	}
 	if d.Near().Judge(last + samples*near); len(d.Near().uses) != 2 {
 		t.Error("forgotten too soon")
@@ -329,7 +334,7 @@ func TestTakerOfTwo(t *testing.T) {
 // What is waited for who has begun to take CPUs does not become usual.
 func TestTakesIsNotUsual(t *testing.T) {
 	t.Parallel()
-	d, _ := taking{windows: 200}.judge(t)
+	d, _ := taking{windows: 200, waits: map[string]float64{"web": 0.02, "hog": 0.08}}.judge(t)
 	if at := d.Near().byGroup["web"].find(watch.QueuedBy, watch.Part{}, "hog"); at.usual.Mean > 0.002 {
 		t.Errorf("%g s per second are usual", at.usual.Mean)
 	}

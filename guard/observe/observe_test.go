@@ -124,11 +124,11 @@ func TestHostTellsLess(t *testing.T) {
 	t.Parallel()
 	root := plant(t)
 	write(t, root, map[string]string{
-		"proc/stat": "cpu  100 0 0 50\ncpu0 100 0 0 50\n", "proc/pressure/cpu": "garbage\n", "proc/pressure/io": "full avg10=0 avg60=0 avg300=0 total=1\n",
+		"proc/stat": "cpu  100 0 0 50\ncpu0 100 0 0 50\n", "proc/pressure/cpu": "garbage\n", "proc/pressure/memory/none": "", "proc/pressure/io": "full avg10=0 avg60=0 avg300=0 total=1\n",
 	})
 	o := open(t, root)
 	for s := range tick(t, o, watch.Second) {
-		if s.Quantity == watch.Steal || s.Quantity == watch.CPUSome || s.Quantity == watch.IOSome {
+		if s.Quantity == watch.Steal || s.Quantity == watch.CPUSome || s.Quantity == watch.IOSome || s.Quantity == watch.MemorySome {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -540,6 +540,14 @@ func TestCPUsOfGroupMadeAnew(t *testing.T) {
 	}
 	if len(o.sets) != 1 {
 		t.Errorf("%d files are open", len(o.sets))
+	}
+	unreadable, err := kernel.OpenFile(root) // as the file of a group that has gone
+	if err := errors.Join(err, o.closeSet("b.slice")); err != nil {
+		t.Fatal(err)
+	}
+	o.sets["b.slice"] = unreadable
+	if got := o.CPUs("b.slice"); got.String() != "1" {
+		t.Errorf("CPUs of a group that has come again are %s", got)
 	}
 	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/b.slice")); err != nil {
 		t.Fatal(err)

@@ -394,10 +394,11 @@ func TestTickNear(t *testing.T) {
 	}
 }
 
-// Several times a second it is told, too, how long the threads of a group in focus wait.
+// Several times a second it is told, too, how long the threads of a group in focus wait, and nothing else of what is
+// read of it once a second.
 func TestTickNearReadsRunDelay(t *testing.T) {
 	t.Parallel()
-	root := plant(t)
+	root := plantHardware(t)
 	write(t, root, map[string]string{
 		cgroupDir + "a.slice/api/cgroup.threads": "7\n",
 		"proc/7/schedstat":                       "1000000000 2500000000 3\n",
@@ -414,6 +415,9 @@ func TestTickNearReadsRunDelay(t *testing.T) {
 		samples, err := o.TickNear(now, nil)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if slices.ContainsFunc(samples, func(s watch.Sample) bool { return s.Quantity == watch.Frequency || s.Quantity == watch.LLCOccupancy }) {
+			t.Errorf("%v", samples)
 		}
 		want := watch.Sample{Time: now, Subject: subject("a.slice/api"), Quantity: watch.CPUWait, Value: 0.25}
 		if i > 0 && !slices.Contains(samples, want) {

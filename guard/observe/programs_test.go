@@ -12,8 +12,8 @@ import (
 	"berth.dev/berth/watch/runq"
 )
 
-// Programs are told with the limit of the root group: none on a host, that of the
-// container in one.
+// Programs are told with the limit of the root group: none on a host, or where nothing tells, that of
+// the container in one.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -21,6 +21,7 @@ func TestPrograms(t *testing.T) {
 		periods float64
 	}{
 		"host":      {"usage_usec 9000000\n", 0},
+		"nothing":   {"", 0},
 		"container": {"usage_usec 9000000\nnr_periods 40\nnr_throttled 30\nthrottled_usec 5000000\n", 30},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -34,8 +35,11 @@ func TestPrograms(t *testing.T) {
 			}
 			use(100)
 			write(t, root, map[string]string{
-				cgroupDir + "cpu.stat": c.stat, cgroupDir + "cpu.max": "max 100000\n", cgroupDir + "cgroup.procs": "9\n", "proc/self/schedstat": "0 0 0\n",
+				cgroupDir + "cgroup.procs": "9\n", "proc/self/schedstat": "0 0 0\n",
 			})
+			if c.stat != "" {
+				write(t, root, map[string]string{cgroupDir + "cpu.stat": c.stat, cgroupDir + "cpu.max": "max 100000\n"})
+			}
 			o, err := Open(Config{Root: root, Programs: true})
 			if err != nil {
 				t.Fatal(err)
