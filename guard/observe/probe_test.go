@@ -203,10 +203,13 @@ func TestNamesFail(t *testing.T) {
 	}
 	p.noNames = nil
 	p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Added: time.Unix(1, 0), Shares: []runq.Share{
-		{Culprit: 3, Wait: 3 * time.Second}, {Culprit: 4, Wait: time.Second},
+		{Culprit: 3, Wait: 3 * time.Second}, {Culprit: 4, Wait: time.Second}, {Culprit: 5, Wait: time.Second}, // that one has ended
 	}}}}
-	if _, err := q.read(2*watch.Second, watch.Second, nil); err != nil {
+	if _, err := q.read(2*watch.Second, watch.Second, nil); err != nil || q.tell() != nil {
 		t.Fatal(err)
+	}
+	if w := q.waits["/web"][Ended]; w == nil || w.seconds != 1 {
+		t.Errorf("who has ended cost %+v, want 1 s", w)
 	}
 	if w := q.waits["/web"]; w["a"] == nil || w["a"].seconds != 2 || w[Others].seconds != 2 {
 		t.Errorf("%v, want 2 s for a from now on", w)
@@ -337,6 +340,15 @@ func TestDroppedWait(t *testing.T) {
 	}
 	if w := q.waits["/web"][Others]; w == nil || w.seconds != 4 || adds.added != 1 {
 		t.Errorf("others cost %+v, want 4 s; watched anew %d times, want once", w, adds.added)
+	}
+	for i := range 2 {
+		p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Dropped: runq.Share{Wait: time.Duration(5+i) * time.Second}}}}
+		if _, err := q.read(2*watch.Second+retry+watch.Time(i)*watch.Second, 5*watch.Second, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if adds.added != 2 {
+		t.Errorf("watched anew %d times, want a second time after %v", adds.added, time.Duration(retry))
 	}
 }
 
@@ -476,10 +488,45 @@ func TestTickNearReadsSuspects(t *testing.T) {
 	}
 	tick(waits, "little 1")
 	tick(waits)
+	for id, more := range map[uint64]time.Duration{3: 1, 4: 2, 5: 3} { // what was waited before does not count
+		waits[id] += more * time.Millisecond
+	}
+	tick(waits, "more 2", "most 3.05")
 	waits[4] += time.Millisecond
-	tick(waits, "more 2")
+	tick(waits, "more 2", "most 3.05")
 	if err := o.remove("more"); err != nil {
 		t.Fatal(err)
 	}
-	tick(waits)
+	tick(waits, "most 3.05")
+}
+
+// A group that is refused is tried again after a while, anew if it may have been made anew, and forgotten after that
+// once it is not watched; one that has just gone is not refused.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	p := &countingProbe{fakeProbe: &fakeProbe{refuses: map[string]error{
+		"/full": errors.New("no space left"), "/crowd": &runq.CrowdedError{Path: "/crowd"}, "/gone": fs.ErrNotExist,
+	}}}
+	q := newQueue(p, "")
+	for i, step := range []struct {
+		now     watch.Time
+		groups  []string
+		added   int // calls
+		news    int
+		refused []string
+	}{
+		{0, []string{"full"}, 2, 1, []string{"full"}},
+		{retry - 1, []string{"full"}, 0, 0, []string{"full"}},
+		{retry, []string{"full"}, 2, 0, []string{"full"}},
+		{2*retry - 1, nil, 0, 0, []string{"full"}},
+		{2 * retry, nil, 0, 0, nil},
+		{2 * retry, []string{"crowd"}, 1, 1, []string{"crowd"}},
+		{3 * retry, []string{"gone"}, 2, 0, nil},
+	} {
+		p.added, q.news = 0, nil
+		q.watch(step.groups, step.now)
+		if got := sortedKeys(q.refused); p.added != step.added || len(q.news) != step.news || !slices.Equal(got, step.refused) {
+			t.Errorf("step %d: %d calls, told %v, refused %q; want %+v", i, p.added, q.news, got, step)
+		}
+	}
 }
