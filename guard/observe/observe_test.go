@@ -248,6 +248,24 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// Without a group in focus signals are those of the group that has most of them.
+func TestSignalsOfOneGroup(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	write(t, root, map[string]string{
+		cgroupDir + "a.slice/api/cpu.pressure": "some avg10=0 avg60=0 avg300=0 total=1\n", cgroupDir + "a.slice/api/io.pressure": "some avg10=0 avg60=0 avg300=0 total=1\n",
+	})
+	all, err := open(t, root).Signals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Of == "group" && s.Name == "cpu pressure" && !s.Available {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -279,7 +297,7 @@ func TestOpenRefuses(t *testing.T) {
 func TestQueueSamples(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	for _, group := range []string{"api", "batch", "crowd/old", "slice"} {
+	for _, group := range []string{"api/sub", "batch", "crowd/old", "slice"} {
 		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
 			t.Fatal(err)
 		}

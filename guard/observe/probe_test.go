@@ -214,6 +214,10 @@ func TestNamesFail(t *testing.T) {
 	if w := q.waits["/web"]; w["a"] == nil || w["a"].seconds != 2 || w[Others].seconds != 2 {
 		t.Errorf("%v, want 2 s for a from now on", w)
 	}
+	before := p.lookups
+	if _, err := q.read(3*watch.Second, 2*watch.Second, nil); err != nil || p.lookups > before {
+		t.Errorf("%d lookups of names that are known, %v", p.lookups-before, err)
+	}
 }
 
 // A group that is refused is told once, and tried again later; the others are watched
@@ -528,5 +532,18 @@ func TestWatch(t *testing.T) {
 		if got := sortedKeys(q.refused); p.added != step.added || len(q.news) != step.news || !slices.Equal(got, step.refused) {
 			t.Errorf("step %d: %d calls, told %v, refused %q; want %+v", i, p.added, q.news, got, step)
 		}
+	}
+}
+
+// The culprit that has cost nothing for longest gives way to a new one.
+func TestOldestGivesWay(t *testing.T) {
+	t.Parallel()
+	waits := map[string]*wait{}
+	for i := range maxCulprits - 1 {
+		waits[fmt.Sprint("g", i)] = &wait{grown: watch.Time(maxCulprits-i) * watch.Millisecond}
+	}
+	oldest := fmt.Sprint("g", maxCulprits-2)
+	if as, isNew := waitOf(waits, "new", idle+watch.Second); as != "new" || !isNew || waits[oldest] != nil || len(waits) != maxCulprits-1 {
+		t.Errorf("%s, new %v; %s has its place: %v", as, isNew, oldest, waits[oldest] != nil)
 	}
 }
