@@ -421,14 +421,14 @@ func TestCPUsOfGroupMadeAnew(t *testing.T) {
 			t.Errorf("CPUs %s, want %s", got, cpus)
 		}
 	}
-	if len(o.sets) != 1 {
-		t.Errorf("%d files are open", len(o.sets))
+	if o.sets.Len() != 1 {
+		t.Errorf("%d files are open", o.sets.Len())
 	}
 	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/b.slice")); err != nil {
 		t.Fatal(err)
 	}
 	tick(t, o, watch.Second+rescan)
-	if len(o.sets) != 0 {
+	if o.sets.Len() != 0 {
 		t.Error("the file of a group that is gone is open")
 	}
 	write(t, root, map[string]string{"sys/fs/cgroup/b.slice/cpuset.cpus.effective": "2\n"})
