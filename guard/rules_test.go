@@ -96,6 +96,71 @@ func TestClassBySettings(t *testing.T) {
 	}
 }
 
+// A group in the idle class takes CPUs from nobody, and the detector is told that it is in it: it does not accuse it of
+// having begun to, as it does any other group that uses as much.
+func TestIdleClassIsTold(t *testing.T) {
+	t.Parallel()
+	for idle, want := range map[bool]bool{false: true, true: false} {
+		of := map[string]actuate.Settings{}
+		if idle {
+			of["hog"] = actuate.Settings{Limits: cgroup.Limits{Idle: cgroup.On}}
+		}
+		r := settledRunner(t, of)
+		r.add(Workload{Group: "web", Class: place.LSR, Sensitive: true}, true, true)
+		r.add(Workload{Group: "hog", Class: place.BE}, true, true)
+		now, used, waited := watch.Time(0), map[string]float64{}, map[string]float64{}
+		sample := func(group string, q watch.Quantity, by string, v float64) watch.Sample {
+			s := watch.Sample{Time: now, Quantity: q, By: by, Value: v}
+			if group != "" {
+				s.Subject = watch.Subject{Scope: watch.Group, Name: group}
+			}
+			return s
+		}
+		accused := false
+		window := func(use, waits float64) { // of the hog, and for it, per second
+			now += r.fast.window
+			s := r.fast.window.Seconds()
+			used["web"], used["hog"] = used["web"]+1.6*s, used["hog"]+use*s
+			waited["web"], waited["hog"] = waited["web"]+0.2*s, waited["hog"]+waits*s
+			busy, whole := used["web"]+used["hog"], waited["web"]+waited["hog"]
+			samples := []watch.Sample{
+				sample("", watch.CPUTime, "", busy), sample("", watch.Steal, "", 0),
+				sample("web", watch.CPUTime, "", used["web"]), sample("web", watch.CPUWait, "", whole), sample("web", watch.Queued, "", whole),
+				sample("web", watch.QueuedBy, "web", waited["web"]), sample("web", watch.QueuedBy, "hog", waited["hog"]),
+				sample("hog", watch.CPUTime, "", used["hog"]),
+			}
+			for cpu := range 4 {
+				of := sample("", watch.CPUTime, "", busy/4)
+				of.Subject.Part = watch.Part{Kind: watch.CPU, ID: cpu}
+				samples = append(samples, of)
+			}
+			for _, q := range []watch.Quantity{watch.QueuedKernel, watch.QueuedIdle, watch.QueuedThrottled, watch.CPUPeriods, watch.CPUThrottledPeriods, watch.CPUThrottled} {
+				samples = append(samples, sample("web", q, "", 0))
+			}
+			r.fast.detector.Observe(samples)
+			for _, f := range r.fast.detector.Judge(now) {
+				accused = accused || f.Takes && f.Suspect == "hog"
+			}
+		}
+		for range 70 {
+			for range watch.Second / r.fast.window {
+				window(0.2, 0.002)
+			}
+			r.slow.detector.Observe([]watch.Sample{sample("hog", watch.CPUTime, "", used["hog"])})
+			r.slow.detector.Judge(now)
+		}
+		if accused {
+			t.Errorf("idle %v: accused before it begins", idle)
+		}
+		for range 3 {
+			window(2.4, 0.16)
+		}
+		if accused != want {
+			t.Errorf("idle %v: accused %v", idle, accused)
+		}
+	}
+}
+
 // The settings of a suspect are read again before it may be acted on, and those of groups that may be acted on in its
 // place: not those of others.
 func TestSettingsAreReadAgain(t *testing.T) {

@@ -148,6 +148,13 @@ func TestAnalyseOfFailures(t *testing.T) {
 			}
 		case "pinned": // nobody is answered
 			l.Done, l.Failed = 0, l.Offered
+		case Unisolated: // nor in a fifth of these, where all still wait: they count, as lower bounds
+			if r.Rounds[i].Block%5 == 0 {
+				l.Done, l.Unfinished = 0, l.Offered
+				for s := range l.Seconds {
+					l.Seconds[s].Censored = l.Seconds[s].Offered
+				}
+			}
 		}
 	}
 	a, err := Analyse(r)
@@ -159,6 +166,9 @@ func TestAnalyseOfFailures(t *testing.T) {
 	}
 	if row := rowOf(t, a, "pinned"); row.Verdict != stats.Invalid || !strings.Contains(row.Why, "no request was answered") {
 		t.Errorf("pinned without answers: %s, %q", row.Verdict, row.Why)
+	}
+	if row := rowOf(t, a, Unisolated); row.Valid != 20 || row.Verdict != stats.Worse {
+		t.Errorf("unisolated without answers in four rounds: %s, %d of %d count", row.Verdict, row.Valid, row.Rounds)
 	}
 	if a.Recommended != "weighted" {
 		t.Errorf("recommended %q, want weighted: it is better than nothing", a.Recommended)

@@ -164,7 +164,7 @@ func (m *Measured) exclude() {
 		switch {
 		case d.Invalid != "":
 			d.Excluded = d.Invalid
-		case d.Load.Done == 0:
+		case d.Load.Done+d.Load.Unfinished == 0: // none that is late, which would be a lower bound
 			d.Excluded = "no request was answered"
 		case d.Calm == nil && len(alone) > 0:
 			lag, _ := quantile([]stats.Round{d.Lag}, headline)

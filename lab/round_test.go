@@ -1,7 +1,10 @@
 package lab
 
 import (
+	"context"
+	"errors"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel/sched"
 	"berth.dev/berth/lab/load"
 	"berth.dev/berth/watch/proc"
 )
@@ -109,6 +113,51 @@ func TestLateCounters(t *testing.T) {
 		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("late by %s and %s: %q, want %q", tc.opened, tc.closed, got, tc.want)
 		}
+	}
+}
+
+// What reads the counters has SCHED_FIFO meanwhile, behind the generator, and is as it was afterwards; without the
+// permission it reads all the same.
+func TestPromptly(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // to look at the same thread afterwards
+	defer runtime.UnlockOSThread()
+	state := func() sched.State {
+		s, err := sched.Get(0)
+		if err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	before, failure := state(), errors.New("a counter is gone")
+	var within sched.State
+	if err := promptly(func() error { within = state(); return failure }); !errors.Is(err, failure) {
+		t.Errorf("it said %v, want %v", err, failure)
+	}
+	if after := state(); after != before {
+		t.Errorf("afterwards %v, before %v", after, before)
+	}
+	if within == before {
+		t.Skip("SCHED_FIFO is not permitted here")
+	}
+	if within.Policy != sched.FIFO || within.Priority != 39 {
+		t.Errorf("meanwhile %v, want SCHED_FIFO 39", within)
+	}
+}
+
+func TestSleepUntil(t *testing.T) {
+	t.Parallel()
+	at := monotonic() + (70 * ms).Nanoseconds()
+	if err := sleepUntil(t.Context(), at); err != nil || monotonic() < at {
+		t.Errorf("%v, %d ns too early", err, at-monotonic())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*ms)
+	defer cancel()
+	if err := sleepUntil(ctx, at+time.Hour.Nanoseconds()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it was told to end, and said %v", err)
+	}
+	if err := sleepUntil(ctx, at); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the instant is past, and so is the context: %v", err)
 	}
 }
 

@@ -15,6 +15,8 @@ var (
 	// cache per 1000 instructions, where the CPUs' counters tell.
 	IPC         = stats.Figure{Name: "IPC", More: true}
 	CacheMisses = stats.Figure{Name: "cache misses", Unit: "/1000"}
+	// NeighbourCPUs is how many CPUs the neighbour used.
+	NeighbourCPUs = stats.Figure{Name: "neighbour's CPUs", More: true}
 	// Work is the neighbour's, in its own unit.
 	Work = stats.Figure{Name: "neighbour's work", Unit: "1/s", More: true}
 )
@@ -48,6 +50,9 @@ func (m *Measured) Samples() (all []stats.Sample, undisturbed bool) {
 			if d.Neighbour != nil && d.Neighbour.Work > 0 {
 				s.Figures[Work.Name] = d.Neighbour.Work / d.Seconds
 			}
+		}
+		if d.Seconds > 0 && d.Neighbour != nil {
+			s.Figures[NeighbourCPUs.Name] = d.Neighbour.CPUSeconds / d.Seconds
 		}
 		if u := d.Tenant; u.Cycles > 0 && u.Instructions > 0 {
 			s.Figures[IPC.Name] = u.Instructions / u.Cycles

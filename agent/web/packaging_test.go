@@ -10,6 +10,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"sigs.k8s.io/yaml"
+
+	"berth.dev/berth/guard/control"
 )
 
 const (
@@ -211,6 +213,12 @@ func TestDocsNameEveryEvent(t *testing.T) {
 	for _, kind := range eventKinds() {
 		if !regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(string(kind)) + "`").MatchString(text) {
 			t.Errorf("%s has no row for %s", apiFile, kind)
+		}
+	}
+	_, steps, _ := strings.Cut(text, "\n## Steps of the guard\n")
+	for o := control.Outcome(0); o.Known(); o++ {
+		if o != control.Adopted && !regexp.MustCompile("(?m)^\\|[^|]*`"+o.String()+"`").MatchString(steps) {
+			t.Errorf("%s has no row for the outcome %s", apiFile, o)
 		}
 	}
 }

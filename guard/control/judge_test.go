@@ -242,7 +242,7 @@ func TestJudgeControl(t *testing.T) {
 		"not known yet":               {low, unsure, tally{}, sick, soon, detect.HeadroomCap, 0, Applied, false, ""},
 		"not known for long":          {low, unsure, tally{}, sick, late, detect.HeadroomCap, 1, Restored, true, ""},
 		"nor by three trials":         {low, unsure, tally{}, sick, late, detect.HeadroomCap, 2, Relaxed, false, notShown},
-		"which costs others nothing":  {low, unsure, tally{}, sick, late, detect.Weight, 2, Restored, true, ""},
+		"by which a group yields":     {low, unsure, tally{}, sick, late, detect.Weight, 2, Restored, true, ""},
 		"not known, and it is well":   {low, unsure, tally{}, well, late, detect.HeadroomCap, 0, Relaxed, false, ""},
 		"nothing was told while held": {tally{}, tally{}, tally{}, sick, late, detect.HeadroomCap, 0, Relaxed, false, noHelp},
 	} {

@@ -236,8 +236,8 @@ func (at *escalation) against(suspect string) bool {
 	return slices.ContainsFunc(at.steps, func(s step) bool { return s.action.Suspect == suspect })
 }
 
-// onProbation reports whether the last step has not shown that it helps; of one that costs
-// others nothing, unless costly, that it has not either.
+// onProbation reports whether the last step has not shown that it helps; of one by which
+// a group yields, unless costly, that it has not either.
 func (at *escalation) onProbation(costly bool) bool {
 	n := len(at.steps)
 	return n > 0 && at.steps[n-1].undecided && !(costly && at.steps[n-1].remedy.Yields)
@@ -245,7 +245,7 @@ func (at *escalation) onProbation(costly bool) bool {
 
 // outweighed reports whether the victim waits longer for a suspect than it did, before the step that is being
 // verified, for the suspect of that, and something can be done about it. What the step does is not told meanwhile,
-// and if it costs others nothing it need not be.
+// and if the group only yields it need not be.
 func (l *Loop) outweighed(at *escalation, f *detect.Finding) bool {
 	last := &at.steps[len(at.steps)-1]
 	if !last.remedy.Yields || last.action.Suspect == f.Suspect || !last.delay.probed || at.seen.windows < lookBack {

@@ -32,8 +32,8 @@ type Remedy struct {
 	Weighs bool
 	// Processes says that it acts on processes in no group; others act on groups.
 	Processes bool
-	// Yields says that a group has the CPU only when no other wants it: cheap for all
-	// but the group, and no floor.
+	// Yields says that a group has the CPU only when no other wants it. It keeps what is
+	// left, which is no floor: nothing, where the others fill the CPUs.
 	Yields bool
 	// Delay is how long it takes to act: memory is reclaimed bit by bit.
 	Delay time.Duration

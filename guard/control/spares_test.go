@@ -177,7 +177,7 @@ func TestSparedPutsOffNothing(t *testing.T) {
 }
 
 // When a suspect outweighs that of a step which is being verified: if the victim waits longer for it, by the
-// probe, over enough windows, the step costs others nothing, and something can be done about that suspect.
+// probe, over enough windows, the step has the group yield, and something can be done about that suspect.
 func TestOutweighedBy(t *testing.T) {
 	t.Parallel()
 	both := func(d detect.RunDelay) map[int]detect.RunDelay {

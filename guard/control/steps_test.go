@@ -302,7 +302,7 @@ func TestNoRelief(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := onPaper(t, 16, complaint{victim, "pods/batch", detect.CPU, map[detect.Remedy]float64{detect.Weight: left}})
 			events := p.run(enforce(), 10)
-			then := control.Undecided // it costs others nothing
+			then := control.Undecided // the group keeps what nobody else wants
 			if left > 1.5 {
 				then = control.Reverted
 			}

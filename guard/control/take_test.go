@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"berth.dev/berth/cpuset"
@@ -9,7 +10,7 @@ import (
 	"berth.dev/berth/kernel/cgroup"
 )
 
-// What a group has begun to take is evidence for one step that costs others nothing, however weak the symptom is, and
+// What a group has begun to take is evidence for one step, by which it yields, however weak the symptom is, and
 // for no other.
 func TestActsOnWhoTakes(t *testing.T) {
 	t.Parallel()
@@ -25,9 +26,15 @@ func TestActsOnWhoTakes(t *testing.T) {
 		want    detect.Remedy // the new step; "" is none
 		told    int           // events
 	}{
-		"a weak symptom":               {weak, true, nil, detect.Weight, 1},
-		"one that says no such thing":  {weak, false, nil, "", 0},
-		"weak evidence":                {detect.Symptom{Strength: 3, Typical: 3, Evident: 1.19}, true, nil, detect.Weight, 1},
+		"a weak symptom":                  {weak, true, nil, detect.Weight, 1},
+		"one that says no such thing":     {weak, false, nil, "", 0},
+		"weak evidence":                   {detect.Symptom{Strength: 3, Typical: 3, Evident: 1.19}, true, nil, detect.Weight, 1},
+		"strong evidence, a weak symptom": {detect.Symptom{Strength: 0.5, Typical: 3, Evident: 1.3}, true, nil, detect.Weight, 1},
+		"beside a cap": {weak, true, func(l *Loop, at *escalation) {
+			capped := weighed(l, step{use: 3, delay: delayed{total: 1, part: 0.1, probed: true}})
+			capped.action.Remedy, capped.remedy, capped.action.Limits = detect.HeadroomCap, l.remedy(detect.HeadroomCap), quota(1)
+			at.phase, at.steps = Holding, []step{capped}
+		}, "", 0},
 		"of nobody who takes":          {detect.Symptom{Strength: 3, Typical: 3, Evident: 1.19}, false, nil, "", 0},
 		"idle already":                 {weak, true, idle, "", 0},
 		"idle, and a strong symptom":   {strong, true, idle, detect.HeadroomCap, 1},
@@ -46,7 +53,11 @@ func TestActsOnWhoTakes(t *testing.T) {
 			tc.alter(l, at)
 		}
 		before := len(at.steps)
-		l.react(context.Background(), &detect.Finding{Victim: "web", Suspect: "hog", Resource: detect.CPU, Remedies: detect.RemediesFor(detect.CPU, false), Takes: tc.takes})
+		remedies := slices.Clone(detect.RemediesFor(detect.CPU, false))
+		f := &detect.Finding{Victim: "web", Suspect: "hog", Resource: detect.CPU, Remedies: slices.Clone(remedies), Takes: tc.takes}
+		if l.react(context.Background(), f); !slices.Equal(f.Remedies, remedies) {
+			t.Errorf("%s: the finding is left with %v of %v", name, f.Remedies, remedies)
+		}
 		got := detect.Remedy("")
 		if len(at.steps) > before {
 			got = at.steps[before].action.Remedy

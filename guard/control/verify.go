@@ -75,7 +75,7 @@ func (l *Loop) verify(ctx context.Context, at *escalation, s detect.Symptom) {
 		at.hold(l.now, at.wait)
 	case fails, harms:
 		if said == fails && last.remedy.Yields {
-			l.probation(at, last, effect, "it has not helped; it costs others nothing")
+			l.probation(at, last, effect, "it has not helped; the group keeps what nobody else wants")
 			return
 		}
 		l.blame(at, &last.action, noHelp)
@@ -110,7 +110,7 @@ const (
 
 // judge says whether a step helps. With the probe: by the suspect's part of the run delay,
 // which is what the step answers for. The whole has to be less, too, as others may have taken
-// that up: by the estimate, for a step that costs others nothing, else for certain by a standard
+// that up: by the estimate, for a step by which a group yields, else for certain by a standard
 // error. Without the probe: by the whole. Where the run delay is not known, by how many more
 // windows are better than are not.
 //

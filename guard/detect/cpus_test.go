@@ -24,7 +24,8 @@ type cpusRecording struct {
 	onsets []int  // ticks at which it begins to
 }
 
-func readCPUs(t *testing.T, file string) (r cpusRecording) {
+// readRecording reads a compressed recording.
+func readRecording(t *testing.T, file string) (h observe.Header, all [][]watch.Sample) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -39,12 +40,21 @@ func readCPUs(t *testing.T, file string) (r cpusRecording) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header = h
-	waited, last := 0.0, -watch.Second
 	for tick, err := range ticks {
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, tick)
+	}
+	return h, all
+}
+
+func readCPUs(t *testing.T, file string) (r cpusRecording) {
+	t.Helper()
+	h, ticks := readRecording(t, file)
+	r.Header = h
+	waited, last := 0.0, -watch.Second
+	for _, tick := range ticks {
 		waits := false
 		for _, s := range tick {
 			if s.Quantity == watch.QueuedBy && s.By == cpusHog && s.Time == tick[0].Time {

@@ -70,7 +70,7 @@ func (w *workload) findings(to []Finding) []Finding {
 			continue
 		}
 		suspect, agreeing, share := h.accused()
-		if takes && (suspect == "" || bits.OnesCount8(h.agree) < agree) {
+		if takes && suspect == "" {
 			h = &w.takes
 			suspect, agreeing, share = h.accused()
 		}

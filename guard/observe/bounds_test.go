@@ -90,6 +90,7 @@ func TestCrowdedSubtree(t *testing.T) {
 	if err := o.Closely([]string{"crowd/g0001"}); err != nil {
 		t.Fatal(err)
 	}
+	o.queue = newQueue(&fakeProbe{}, "")
 	now := watch.Second
 	samples, err := o.Tick(now, nil)
 	want := "subtree crowd of user 65534: 401 groups or more, 1 of them looked at: it is taken as one group"
@@ -110,6 +111,13 @@ func TestCrowdedSubtree(t *testing.T) {
 	}
 	if crowds := o.Crowded(); !slices.Equal(crowds, []string{"crowd"}) {
 		t.Errorf("crowded: %q", crowds)
+	}
+	for _, when := range []string{"after a tick", "armed anew"} {
+		if !slices.Equal(o.queue.crowded, []string{"crowd"}) {
+			t.Errorf("%s: the probe counts as one group %q", when, o.queue.crowded)
+		}
+		o.queue.crowded = nil
+		o.arm(nil)
 	}
 	for range 3 {
 		now += rescan

@@ -15,6 +15,7 @@ import (
 
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
+	"berth.dev/berth/kernel/resctrl"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -175,6 +176,50 @@ func TestCounterSignals(t *testing.T) {
 		if s := got[name]; s.Available || !strings.Contains(s.Reason, "no counter of the CPU is assigned") {
 			t.Errorf("%s: %+v", name, s)
 		}
+	}
+}
+
+// What the guard has monitored is told once, of groups that are read; and a group's threads are those of the groups
+// below it, too, on v1 as well.
+func TestMonitoredGroups(t *testing.T) {
+	t.Parallel()
+	for _, threads := range []string{"cgroup.threads", "tasks"} {
+		root := plantHardware(t)
+		cached := func(group, tasks string) {
+			write(t, root, map[string]string{
+				"sys/fs/resctrl/" + group + "/tasks": tasks, "sys/fs/resctrl/" + group + "/mon_data/mon_L3_00/llc_occupancy": "512\n",
+				"sys/fs/resctrl/" + group + "/mon_data/mon_L3_00/mbm_total_bytes": "7\n",
+			})
+		}
+		for _, group := range []string{"b.slice", "gone"} {
+			name, _ := resctrl.MonName(group)
+			cached("mon_groups/"+name, "21\n22\n")
+		}
+		cached("web", "11\n12\n13\n")
+		files := map[string]string{cgroupDir + "b.slice/" + threads: "21\n22\n", cgroupDir + "a.slice/api/deep/" + threads: "13\n"}
+		if err := os.Remove(filepath.Join(root, cgroupDir, "a.slice/api/cgroup.threads")); err != nil {
+			t.Fatal(err)
+		}
+		files[cgroupDir+"a.slice/api/"+threads] = "11\n12\n"
+		write(t, root, files)
+		o := open(t, root)
+		if err := o.Focus([]string{"a.slice/api", "b.slice"}); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for s, v := range tick(t, o, watch.Second) { // which finds what is told twice
+			if s.Quantity == watch.LLCOccupancy && s.Subject.Scope == watch.Group {
+				got[s.Subject.Name] = v
+			}
+		}
+		if diff := cmp.Diff(map[string]float64{"a.slice/api": 512, "b.slice": 512}, got); diff != "" {
+			t.Errorf("by %s: -want +got:\n%s", threads, diff)
+		}
+		o.focus["b.slice"].Each(func(name string, err error) {
+			if name == "cache and bandwidth" && !errors.Is(err, errTold) {
+				t.Errorf("by %s: what one source tells is open a second time: %v", threads, err)
+			}
+		})
 	}
 }
 

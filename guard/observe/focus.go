@@ -141,7 +141,6 @@ const (
 // readSuspects appends the CPU use of the groups for which those in focus waited longest of late.
 func (o *Observer) readSuspects(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
 	if o.queue == nil {
-		clear(o.suspects)
 		return to, nil
 	}
 	for _, waits := range o.queue.waits {

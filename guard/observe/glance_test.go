@@ -51,6 +51,15 @@ func TestGlance(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	// A group that is gone is none any more.
+	if err := o.remove("b.slice"); err != nil {
+		t.Fatal(err)
+	}
+	got, err = o.Glance(3*watch.Second, nil)
+	want = []watch.Sample{{Time: 3 * watch.Second, Subject: group("a.slice/api"), Quantity: watch.CPUWait, Value: 1.5}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("a group is gone: %v; -want +got:\n%s", err, diff)
+	}
 }
 
 // Processes in no group are told by program from the second reading on.

@@ -95,8 +95,8 @@ type Observer struct {
 
 	suspects map[string]watch.Time // groups for which those in focus wait: when they last did
 
-	triggers  *proc.Triggers // nil until WakeAt
-	wakeOlder int            // how many of wakeWindows this kernel does not take
+	triggers  alarms // nil until WakeAt
+	wakeOlder int    // how many of wakeWindows this kernel does not take
 }
 
 // Open looks which signals there are. A host without control groups is a

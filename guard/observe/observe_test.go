@@ -2,6 +2,7 @@ package observe
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -96,6 +97,53 @@ func TestGroups(t *testing.T) {
 	}
 	if group, ok := o.Path("sys/fs/other"); ok {
 		t.Errorf("path of a directory elsewhere is %q", group)
+	}
+	for group, want := range map[string]bool{"a.slice": true, "a.slice/cpu.stat": false, "gone": false} {
+		if got := o.Has(group); got != want {
+			t.Errorf("there is a group %s: %v, want %v", group, got, want)
+		}
+	}
+}
+
+// The group of this process is the root group where it is not known.
+func TestOwnGroup(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	if got := o.OwnGroup(); got != "" {
+		t.Errorf("%q, and nothing tells", got)
+	}
+	write(t, root, map[string]string{fmt.Sprintf("proc/%d/cgroup", os.Getpid()): "0::/b.slice\n"})
+	if got := o.OwnGroup(); got != "b.slice" {
+		t.Errorf("%q, want b.slice", got)
+	}
+}
+
+// What the host does not tell is no sample and no error: steal of an old kernel, pressure that is switched off.
+func TestHostTellsLess(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	write(t, root, map[string]string{
+		"proc/stat": "cpu  100 0 0 50\ncpu0 100 0 0 50\n", "proc/pressure/cpu": "garbage\n", "proc/pressure/memory/none": "", "proc/pressure/io": "full avg10=0 avg60=0 avg300=0 total=1\n",
+	})
+	o := open(t, root)
+	for s := range tick(t, o, watch.Second) {
+		if s.Quantity == watch.Steal || s.Quantity == watch.CPUSome || s.Quantity == watch.IOSome || s.Quantity == watch.MemorySome {
+			t.Errorf("%+v", s)
+		}
+	}
+	all, err := o.Signals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Of == "host" && s.Name == "cpu time and steal" && (s.Available || s.Reason != "/proc/stat has no such column") {
+			t.Errorf("%+v", s)
+		}
+	}
+	write(t, root, map[string]string{"proc/stat": "garbage\n"})
+	if _, err := o.Tick(2*watch.Second, nil); err == nil {
+		t.Error("no CPU times, and no error")
 	}
 }
 
@@ -313,10 +361,17 @@ func TestClosely(t *testing.T) {
 	pressed("a.slice/api")
 }
 
-// What is no longer in focus is closed.
+// What is no longer in focus is closed, and the probe tells of it no more.
 func TestFocusMoves(t *testing.T) {
 	t.Parallel()
+	p := &fakeProbe{}
+	t.Cleanup(func() { // after the observer is closed
+		if !p.closed {
+			t.Error("the probe is left open")
+		}
+	})
 	o := open(t, plant(t))
+	o.queue = newQueue(p, "")
 	for _, group := range []string{"a.slice/api", "b.slice"} {
 		if err := o.Focus([]string{group}); err != nil {
 			t.Fatal(err)
@@ -324,6 +379,68 @@ func TestFocusMoves(t *testing.T) {
 		_, focused := o.focus[group]
 		if len(o.focus) != 1 || !focused {
 			t.Errorf("in focus: %v, want %s", sortedKeys(o.focus), group)
+		}
+		if !slices.Equal(p.watched, []string{"/" + group}) {
+			t.Errorf("the probe watches %q, want %s", p.watched, group)
+		}
+	}
+}
+
+// Counters are opened on CPUs that a group may use and that are online, as far as the host tells.
+func TestUsable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ own, online, want string }{
+		"both are told":           {"0-3", "1-5", "1-3"},
+		"online is not told":      {"0-3", "", "0-3"},
+		"the group's is not told": {"", "1-5", "1-5"},
+		"neither is":              {"", "", ""},
+	} {
+		root := plant(t)
+		files := map[string]string{}
+		for _, dir := range []string{"", "a.slice/"} {
+			files[cgroupDir+dir+"cpuset.cpus.effective"] = c.own + "\n"
+			if c.own == "" {
+				files[cgroupDir+dir+"cpuset.cpus.effective"] = "garbage\n"
+			}
+		}
+		if c.online != "" {
+			files["sys/devices/system/cpu/online"] = c.online + "\n"
+		}
+		write(t, root, files)
+		if got := open(t, root).usable("a.slice/api"); got.String() != c.want {
+			t.Errorf("%s: CPUs %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// When nobody is taken to have waited since the tick before, by the host's pressure and its CPUs.
+func TestStill(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cpus  int
+		total float64 // after 5; negative is not told
+		want  bool
+	}{
+		"nothing is waited":         {1, 5, true},
+		"next to nothing":           {1, 5.00009, true},
+		"a little":                  {1, 5.00011, false},
+		"as little, of four CPUs":   {4, 5.00009, false},
+		"a quarter of that":         {4, 5.00002, true},
+		"the CPUs are not told":     {0, 5.00009, true},
+		"a little, and they aren't": {0, 5.00011, false},
+		"it counts anew":            {1, 4.99, false},
+		"it is not told":            {1, -1, false},
+	} {
+		s := stall{quantity: watch.IOSome, host: 5, at: watch.Second}
+		host := []watch.Sample{{Time: 2 * watch.Second, Quantity: watch.CPUSome, Value: 5}}
+		for cpu := range c.cpus {
+			host = append(host, watch.Sample{Time: 2 * watch.Second, Subject: watch.Subject{Part: watch.Part{Kind: watch.CPU, ID: cpu}}, Quantity: watch.CPUTime})
+		}
+		if c.total >= 0 {
+			host = append(host, watch.Sample{Time: 2 * watch.Second, Quantity: watch.IOSome, Value: c.total})
+		}
+		if got := s.still(2*watch.Second, host); got != c.want {
+			t.Errorf("%s: still %v, want %v", name, got, c.want)
 		}
 	}
 }
@@ -423,6 +540,14 @@ func TestCPUsOfGroupMadeAnew(t *testing.T) {
 	}
 	if o.sets.Len() != 1 {
 		t.Errorf("%d files are open", o.sets.Len())
+	}
+	unreadable, err := kernel.OpenFile(root) // as the file of a group that has gone
+	if err := errors.Join(err, o.closeSet("b.slice")); err != nil {
+		t.Fatal(err)
+	}
+	o.sets["b.slice"] = unreadable
+	if got := o.CPUs("b.slice"); got.String() != "1" {
+		t.Errorf("CPUs of a group that has come again are %s", got)
 	}
 	if err := os.RemoveAll(filepath.Join(root, "sys/fs/cgroup/b.slice")); err != nil {
 		t.Fatal(err)

@@ -22,14 +22,20 @@ type fakeProbe struct {
 	stale   string           // a path that has to be removed before it can be added
 	armed   bool
 	closed  bool
+	fails   error // of reading
+	noArm   error
 
 	names    map[uint64]string
+	noNames  error
 	lookups  int
 	snapshot runq.Snapshot
 }
 
 func (p *fakeProbe) Name(id uint64) (string, error) {
 	p.lookups++
+	if p.noNames != nil {
+		return "", p.noNames
+	}
 	if name := p.names[id]; name != "" {
 		return name, nil
 	}
@@ -62,8 +68,8 @@ func (p *fakeProbe) Remove(path string) error {
 }
 
 func (p *fakeProbe) Arm() error {
-	p.armed = true
-	return nil
+	p.armed = p.noArm == nil
+	return p.noArm
 }
 
 func (p *fakeProbe) Disarm() error {
@@ -73,7 +79,7 @@ func (p *fakeProbe) Disarm() error {
 
 func (p *fakeProbe) Read(s *runq.Snapshot) error {
 	*s = p.snapshot
-	return nil
+	return p.fails
 }
 
 func (p *fakeProbe) Close() error {
@@ -122,6 +128,91 @@ func TestDropUnwatched(t *testing.T) {
 		if err := n.Focus(focus); err != nil || n.Probe() != nil && n.noRun != nil {
 			t.Errorf("focus on %v: %v, %v", focus, err, n.noRun)
 		}
+	}
+}
+
+// A probe that cannot be read any more, as one that costs too much, is closed, and neither read nor armed again.
+func TestProbeFails(t *testing.T) {
+	t.Parallel()
+	p := &fakeProbe{}
+	counted := &countingProbe{fakeProbe: p}
+	o := open(t, plant(t))
+	o.queue = newQueue(counted, "")
+	o.focus = map[string]*Readers{"web": o.site.Open("web", cpuset.Set{}, nil)}
+	for _, on := range []bool{true, true, false, false, true} {
+		if err := o.Arm(on); err != nil || p.armed != on {
+			t.Errorf("armed %v, want %v; %v", p.armed, on, err)
+		}
+	}
+	if counted.added != 2 {
+		t.Errorf("the group was added %d times, want once each time that the probe was armed", counted.added)
+	}
+	p.fails = &runq.CostError{Share: 0.1, Limit: 0.01}
+	var dear *runq.CostError
+	if _, err := o.TickNear(watch.Second, nil); !errors.As(err, &dear) || !p.closed {
+		t.Errorf("closed %v; %v", p.closed, err)
+	}
+	if _, err := o.TickNear(2*watch.Second, nil); err != nil {
+		t.Errorf("it is read again: %v", err)
+	}
+	if err := o.Arm(true); !errors.As(err, &dear) || p.armed {
+		t.Errorf("armed %v; %v", p.armed, err)
+	}
+	if err := o.Probe(); !errors.As(err, &dear) || !o.Probes("web") || o.ProbeCost() != 0 {
+		t.Errorf("%v; cost %v", err, o.ProbeCost())
+	}
+}
+
+// One that cannot be armed is closed, and is not tried again.
+func TestNoArm(t *testing.T) {
+	t.Parallel()
+	p := &fakeProbe{noArm: errors.New("no room")}
+	o := open(t, plant(t))
+	o.queue = newQueue(p, "")
+	for range 2 {
+		if err := o.Arm(true); !errors.Is(err, p.noArm) || !p.closed || o.queue != nil {
+			t.Errorf("closed %v, kept %v; %v", p.closed, o.queue != nil, err)
+		}
+	}
+	if samples, err := o.TickNear(watch.Second, nil); err != nil || len(samples) == 0 {
+		t.Errorf("%v: %v", samples, err)
+	}
+}
+
+// What cannot be looked up is told, and tried again by the next reading; it counts as others' until then.
+func TestNamesFail(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(root+"/a", 0o755), os.Mkdir(root+"/b", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	p := &fakeProbe{names: map[uint64]string{3: "/a", 4: "/b"}, noNames: errors.New("broken")}
+	q := newQueue(p, root)
+	p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Added: time.Unix(1, 0), Shares: shares(3, 4)}}}
+	if _, err := q.read(watch.Second, 0, nil); err != nil || p.lookups != 1 {
+		t.Errorf("%d lookups, %v", p.lookups, err)
+	}
+	if err := q.tell(); !errors.Is(err, p.noNames) {
+		t.Errorf("told %v", err)
+	}
+	if err := q.tell(); err != nil {
+		t.Errorf("told twice: %v", err)
+	}
+	if w := q.waits["/web"]; len(w) != 1 || w[Others] == nil || w[Others].seconds != 2 {
+		t.Errorf("%v, want both among others", w)
+	}
+	p.noNames = nil
+	p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Added: time.Unix(1, 0), Shares: []runq.Share{
+		{Culprit: 3, Wait: 3 * time.Second}, {Culprit: 4, Wait: time.Second}, {Culprit: 5, Wait: time.Second}, // that one has ended
+	}}}}
+	if _, err := q.read(2*watch.Second, watch.Second, nil); err != nil || q.tell() != nil {
+		t.Fatal(err)
+	}
+	if w := q.waits["/web"][Ended]; w == nil || w.seconds != 1 {
+		t.Errorf("who has ended cost %+v, want 1 s", w)
+	}
+	if w := q.waits["/web"]; w["a"] == nil || w["a"].seconds != 2 || w[Others].seconds != 2 {
+		t.Errorf("%v, want 2 s for a from now on", w)
 	}
 }
 
@@ -250,6 +341,15 @@ func TestDroppedWait(t *testing.T) {
 	if w := q.waits["/web"][Others]; w == nil || w.seconds != 4 || adds.added != 1 {
 		t.Errorf("others cost %+v, want 4 s; watched anew %d times, want once", w, adds.added)
 	}
+	for i := range 2 {
+		p.snapshot = runq.Snapshot{Groups: []runq.Group{{Path: "/web", ID: 2, Dropped: runq.Share{Wait: time.Duration(5+i) * time.Second}}}}
+		if _, err := q.read(2*watch.Second+retry+watch.Time(i)*watch.Second, 5*watch.Second, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if adds.added != 2 {
+		t.Errorf("watched anew %d times, want a second time after %v", adds.added, time.Duration(retry))
+	}
 }
 
 // countingProbe counts how often groups are added.
@@ -306,6 +406,38 @@ func TestTickNear(t *testing.T) {
 	}
 }
 
+// Several times a second it is told, too, how long the threads of a group in focus wait, and nothing else of what is
+// read of it once a second.
+func TestTickNearReadsRunDelay(t *testing.T) {
+	t.Parallel()
+	root := plantHardware(t)
+	write(t, root, map[string]string{
+		cgroupDir + "a.slice/api/cgroup.threads": "7\n",
+		"proc/7/schedstat":                       "1000000000 2500000000 3\n",
+		"proc/self/schedstat":                    "0 0 0\n",
+		"proc/7/stat":                            "7 (api) S 1 1 1 0 -1 0 0 0 0 0 5 0 0 0 20 0 1 0 5 0 0\n",
+	})
+	o := open(t, root)
+	if err := o.Focus([]string{"a.slice/api"}); err != nil {
+		t.Fatal(err)
+	}
+	for i, wait := range []string{"2500000000", "2750000000"} {
+		write(t, root, map[string]string{"proc/7/schedstat": "1000000000 " + wait + " 3\n"})
+		now := watch.Time(i+1) * 40 * watch.Millisecond
+		samples, err := o.TickNear(now, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(samples, func(s watch.Sample) bool { return s.Quantity == watch.Frequency || s.Quantity == watch.LLCOccupancy }) {
+			t.Errorf("%v", samples)
+		}
+		want := watch.Sample{Time: now, Subject: subject("a.slice/api"), Quantity: watch.CPUWait, Value: 0.25}
+		if i > 0 && !slices.Contains(samples, want) {
+			t.Errorf("%v tell nothing of %v", samples, want)
+		}
+	}
+}
+
 // Of the groups for which one in focus waits longest the CPU use is read as often as that one's, and for a while
 // after it has waited for them.
 func TestTickNearReadsSuspects(t *testing.T) {
@@ -356,10 +488,45 @@ func TestTickNearReadsSuspects(t *testing.T) {
 	}
 	tick(waits, "little 1")
 	tick(waits)
+	for id, more := range map[uint64]time.Duration{3: 1, 4: 2, 5: 3} { // what was waited before does not count
+		waits[id] += more * time.Millisecond
+	}
+	tick(waits, "more 2", "most 3.05")
 	waits[4] += time.Millisecond
-	tick(waits, "more 2")
+	tick(waits, "more 2", "most 3.05")
 	if err := o.remove("more"); err != nil {
 		t.Fatal(err)
 	}
-	tick(waits)
+	tick(waits, "most 3.05")
+}
+
+// A group that is refused is tried again after a while, anew if it may have been made anew, and forgotten after that
+// once it is not watched; one that has just gone is not refused.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	p := &countingProbe{fakeProbe: &fakeProbe{refuses: map[string]error{
+		"/full": errors.New("no space left"), "/crowd": &runq.CrowdedError{Path: "/crowd"}, "/gone": fs.ErrNotExist,
+	}}}
+	q := newQueue(p, "")
+	for i, step := range []struct {
+		now     watch.Time
+		groups  []string
+		added   int // calls
+		news    int
+		refused []string
+	}{
+		{0, []string{"full"}, 2, 1, []string{"full"}},
+		{retry - 1, []string{"full"}, 0, 0, []string{"full"}},
+		{retry, []string{"full"}, 2, 0, []string{"full"}},
+		{2*retry - 1, nil, 0, 0, []string{"full"}},
+		{2 * retry, nil, 0, 0, nil},
+		{2 * retry, []string{"crowd"}, 1, 1, []string{"crowd"}},
+		{3 * retry, []string{"gone"}, 2, 0, nil},
+	} {
+		p.added, q.news = 0, nil
+		q.watch(step.groups, step.now)
+		if got := sortedKeys(q.refused); p.added != step.added || len(q.news) != step.news || !slices.Equal(got, step.refused) {
+			t.Errorf("step %d: %d calls, told %v, refused %q; want %+v", i, p.added, q.news, got, step)
+		}
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"berth.dev/berth/watch/runq"
 )
 
-// Programs are told with the limit of the root group: none on a host, that of the
-// container in one.
+// Programs are told with the limit of the root group: none on a host, or where nothing tells, that of
+// the container in one.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -21,6 +21,7 @@ func TestPrograms(t *testing.T) {
 		periods float64
 	}{
 		"host":      {"usage_usec 9000000\n", 0},
+		"nothing":   {"", 0},
 		"container": {"usage_usec 9000000\nnr_periods 40\nnr_throttled 30\nthrottled_usec 5000000\n", 30},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -34,8 +35,11 @@ func TestPrograms(t *testing.T) {
 			}
 			use(100)
 			write(t, root, map[string]string{
-				cgroupDir + "cpu.stat": c.stat, cgroupDir + "cpu.max": "max 100000\n", cgroupDir + "cgroup.procs": "9\n", "proc/self/schedstat": "0 0 0\n",
+				cgroupDir + "cgroup.procs": "9\n", "proc/self/schedstat": "0 0 0\n",
 			})
+			if c.stat != "" {
+				write(t, root, map[string]string{cgroupDir + "cpu.stat": c.stat, cgroupDir + "cpu.max": "max 100000\n"})
+			}
 			o, err := Open(Config{Root: root, Programs: true})
 			if err != nil {
 				t.Fatal(err)
@@ -49,6 +53,11 @@ func TestPrograms(t *testing.T) {
 				nginx.Quantity = q
 				if v, told := got[nginx]; v != want || !told {
 					t.Errorf("%v of nginx is %v (told: %v), want %v", q, v, told, want)
+				}
+			}
+			for s := range got {
+				if s.Subject.Scope == watch.Process && s.Subject.Name == "" && s.Quantity == watch.CPUThrottledPeriods || s.Quantity == watch.CPUPeriods && s.Subject.Scope == watch.Host {
+					t.Errorf("%+v: the limit is told of each program alone", s)
 				}
 			}
 			if names, err := o.Names(); err != nil || len(names["nginx"]) != 1 || names["nginx"][0] != 9 {
@@ -88,15 +97,20 @@ func TestBusiest(t *testing.T) {
 		"a supervisor of all":  {"stress-ng-cpu", append(hog, process{23, 20, "backup", 1, ""}), 22, 1, 2},
 		"in a group":           {"nginx", []process{{30, 1, "nginx", 9, "web"}, {31, 1, "nginx", 2, ""}}, 31, 1, 1},
 		"below one in a group": {"nginx", []process{{30, 1, "nginx", 9, "web"}, {31, 30, "nginx", 2, ""}}, 31, 1, 1},
+		"below init":           {"initd", []process{{30, 1, "initd", 2, ""}}, 30, 1, 1},
+		"a kernel thread":      {"kworker", []process{{2, 0, "kthreadd", 1, ""}, {30, 2, "kworker", 900, ""}, {31, 1, "kworker", 2, ""}}, 31, 1, 1},
 		"none":                 {"nginx", []process{shell}, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := plant(t)
 			for _, p := range append(c.all, process{1, 0, "init", 1, ""}) {
-				dir := fmt.Sprintf("proc/%d/", p.pid)
+				dir, flags := fmt.Sprintf("proc/%d/", p.pid), 0
+				if p.parent == 2 { // kthreadd
+					flags = 0x200000
+				}
 				write(t, root, map[string]string{
-					dir + "stat":   fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 5 0 0\n", p.pid, p.name, p.parent, p.ticks),
+					dir + "stat":   fmt.Sprintf("%d (%s) S %d 1 1 0 -1 %d 0 0 0 0 %d 0 0 0 20 0 1 0 5 0 0\n", p.pid, p.name, p.parent, flags, p.ticks),
 					dir + "comm":   p.name + "\n",
 					dir + "cgroup": "0::/" + p.group + "\n",
 				})
@@ -149,6 +163,32 @@ func TestProbedPrograms(t *testing.T) {
 	}
 	if by := told[watch.QueuedBy]; by != "process a/hog" || len(told) != 3 {
 		t.Errorf("by %q; %v", by, told)
+	}
+}
+
+// A program that the probe refuses is told, and costs neither the others nor the probe. No more are in focus than may be.
+func TestProbeRefusesAProgram(t *testing.T) {
+	t.Parallel()
+	o, err := Open(Config{Root: plant(t), Programs: true, Probe: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	no := errors.New("no room")
+	p := &fakeProbe{refuses: map[string]error{runq.ProgramPath("p2"): no}}
+	o.queue = newQueue(p, "")
+	var names, want []string
+	for i := range MaxFocus + 2 {
+		if names = append(names, fmt.Sprint("p", i)); i < MaxFocus && i != 2 {
+			want = append(want, runq.ProgramPath(names[i]))
+		}
+	}
+	o.FocusPrograms(names)
+	if err := o.Focus(nil); err != nil || !p.armed || !slices.Equal(p.watched, want) {
+		t.Errorf("armed %v, watches %q, want %q: %v", p.armed, p.watched, want, err)
+	}
+	if _, err := o.Tick(watch.Second, nil); !errors.Is(err, no) {
+		t.Errorf("told %v", err)
 	}
 }
 

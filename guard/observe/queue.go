@@ -266,9 +266,7 @@ func (q *queue) samples(now, before watch.Time, g, since *runq.Group, to []watch
 	whole := g.Dropped.Wait.Seconds()
 	for _, share := range g.Shares {
 		whole += share.Wait.Seconds()
-		if _, ok := share.Culprit.Group(); !ok {
-			parts[share.Culprit] += share.Wait.Seconds()
-		}
+		parts[share.Culprit] += share.Wait.Seconds()
 	}
 	waits := q.waits[g.Path]
 	if waits == nil {

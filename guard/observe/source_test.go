@@ -2,8 +2,10 @@ package observe
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -101,6 +103,120 @@ func TestAddingASource(t *testing.T) {
 	for _, s := range signals() {
 		if s.Available || s.Reason != "there is no thermal.limit" || s.Remedy != "make one up" {
 			t.Errorf("gone: %+v", s)
+		}
+	}
+}
+
+// countedSource counts how often it is opened and closed, and on which CPUs.
+type countedSource struct {
+	refuses      error // opening
+	fails        error // reading
+	quiet        bool
+	samples      int
+	opened, shut int
+	cpus         cpuset.Set
+}
+
+func (c *countedSource) open(_ *Site, _ string, cpus cpuset.Set) (Reader, error) {
+	c.opened++
+	c.cpus = cpus
+	return &countedReader{c}, c.refuses // a reader beside an error, as one in the interface is not nil
+}
+
+type countedReader struct{ of *countedSource }
+
+func (r *countedReader) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error) {
+	for i := range r.of.samples {
+		to = append(to, watch.Sample{Time: now, Quantity: watch.Tasks, Value: float64(i)})
+	}
+	return to, r.of.fails
+}
+
+func (r *countedReader) Quiet() bool { return r.of.quiet }
+
+func (r *countedReader) Close() error {
+	r.of.shut++
+	return nil
+}
+
+// What is refused is tried again at every tenth call, what has ended or is on other CPUs at the next, and what is open
+// is not opened a second time.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	there, refused := &countedSource{samples: 2}, &countedSource{refuses: errors.New("not here")}
+	r := (&Site{}).Open("web", cpuset.MustParse("0-1"), []Source{{Name: "there", Open: there.open}, {Name: "refused", Open: refused.open}})
+	check := func(when string, opened, shut, tried, samples int, told ...string) {
+		t.Helper()
+		var got []string
+		r.Each(func(name string, err error) { got = append(got, fmt.Sprint(name, " ", err)) })
+		if there.opened != opened || there.shut != shut || refused.opened != tried || !slices.Equal(got, told) {
+			t.Errorf("%s: opened %d times, closed %d, the refused one tried %d times; want %d, %d, %d; told %q, want %q",
+				when, there.opened, there.shut, refused.opened, opened, shut, tried, got, told)
+		}
+		if got := r.Read(1, nil); len(got) != samples {
+			t.Errorf("%s: %v, want %d samples", when, got, samples)
+		}
+	}
+	both := []string{"there <nil>", "refused not here"}
+	check("before a try", 0, 0, 0, 0)
+	r.Retry()
+	check("after one", 1, 0, 1, 2, both...)
+	for range Patience - 1 {
+		r.Retry()
+	}
+	check("nine more", 1, 0, 1, 2, both...)
+	r.Retry()
+	check("the next", 1, 0, 2, 2, both...)
+	if err := r.Move(cpuset.MustParse("0-1")); err != nil {
+		t.Error(err)
+	}
+	check("the same CPUs", 1, 0, 2, 2, both...)
+	if err := r.Move(cpuset.MustParse("1")); err != nil {
+		t.Error(err)
+	}
+	check("other CPUs", 1, 1, 2, 0)
+	r.Retry()
+	if check("after a try", 2, 1, 3, 2, both...); there.cpus.String() != "1" {
+		t.Errorf("opened on CPUs %s", there.cpus)
+	}
+	there.fails = errors.New("broken")
+	check("it breaks", 2, 1, 3, 0, both...)
+	there.fails = nil
+	check("it has ended", 2, 2, 3, 0, "there broken", "refused not here")
+	r.Retry()
+	check("and is tried", 3, 2, 4, 2, both...)
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	check("closed", 3, 3, 4, 0)
+	if r.Retry(); there.opened != 4 {
+		t.Error("what was closed is not opened at once")
+	}
+}
+
+// Whether a source is there, by what it says once it is open, and why it is not.
+func TestSignalOfSource(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		countedSource
+		there          bool
+		reason, remedy string
+	}{
+		"it tells something":    {countedSource{samples: 1}, true, "", ""},
+		"it tells nothing":      {countedSource{}, false, "it tells nothing now", ""},
+		"it need not":           {countedSource{quiet: true}, true, "", ""},
+		"it cannot be read":     {countedSource{samples: 1, fails: errors.New("broken")}, false, "broken", ""},
+		"it need not, nor can":  {countedSource{quiet: true, fails: errors.New("broken")}, false, "broken", ""},
+		"it is refused":         {countedSource{refuses: errors.New("not here")}, false, "not here", ""},
+		"it is refused, and by": {countedSource{refuses: &kernel.NotSupportedError{Reason: "too old", Remedy: "a new one"}}, false, "too old", "a new one"},
+	} {
+		source := c.countedSource
+		s := Source{Name: "made up", Open: source.open}.signal(&Site{}, "web", cpuset.Set{}, Signal{Name: "made up", Note: "dear"})
+		if s.Available != c.there || s.Reason != c.reason || s.Remedy != c.remedy || s.Note != "dear" || (s.CostSeconds > 0) != c.there {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if want := source.opened; source.refuses == nil && source.shut != want {
+			t.Errorf("%s: opened %d times, closed %d times", name, want, source.shut)
 		}
 	}
 }

@@ -19,6 +19,14 @@ const WakeWindow = 200 * time.Millisecond
 // wakeWindows are those that are tried.
 func wakeWindows() []time.Duration { return []time.Duration{WakeWindow, 500 * time.Millisecond} }
 
+// alarms is what an Observer needs of *proc.Triggers.
+type alarms interface {
+	Set(name string, t proc.Trigger) error
+	Keep(names []string)
+	Wait(ctx context.Context) (name string, gone bool, err error)
+	Close() error
+}
+
 // WakeAt has Wake return, once, when tasks of a group wait for a CPU for more than a part (0-1) of
 // the time (PSI, some); the group "" is the host. Groups that are not named are not waited for any
 // more. It returns those that are: a group that is gone is not, which is no error. What the kernel
@@ -29,9 +37,11 @@ func (o *Observer) WakeAt(least map[string]float64) (asked map[string]float64, e
 		if o.site.Root != "/" {
 			return nil, o.site.notLive("being woken by pressure")
 		}
-		if o.triggers, err = proc.NewTriggers(); err != nil {
+		triggers, err := proc.NewTriggers()
+		if err != nil {
 			return nil, err
 		}
+		o.triggers = triggers
 	}
 	asked = map[string]float64{}
 	var errs []error

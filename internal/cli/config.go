@@ -59,6 +59,8 @@ files that it would refuse. --anywhere looks at the file only, as for another ho
 
 Exit status: 0 all valid, 1 a file could not be read, 2 wrong usage, 3 a file is
 not valid.`,
+		Example: `  berth config check /etc/berth/node.yaml
+  berth config check --anywhere next.yaml    # for another host`,
 		Args: fileArgs(1, 1<<10),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return checkConfigs(cmd, args, anywhere)
@@ -203,7 +205,8 @@ the defaults, field by field. Workloads go by name.
 
 Exit status: 0 nothing differs, 1 a file could not be read or is not valid,
 2 wrong usage, 3 there are changes.`,
-		Args: fileArgs(1, 2),
+		Example: `  berth config diff /etc/berth/node.yaml next.yaml`,
+		Args:    fileArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return diffConfigs(cmd, args)
 		},

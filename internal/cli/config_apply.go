@@ -136,6 +136,9 @@ func configRollbackCommand() *cobra.Command {
 second rollback takes the first one back.
 
 Exit status: as of berth config apply.`,
+		Example: `  berth config rollback        # the one before
+  berth config history
+  berth config rollback 3      # version 3 again`,
 		Args: versionArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withConfigured(cmd, func(c *api.Client) error {

@@ -46,6 +46,10 @@ Interrupted, it judges the samples read so far.
 
 Exit status: 0 if nothing is found, 3 if something is or CPUs are short, 1 if the host
 or the recording cannot be read, 2 for wrong usage.`,
+		Example: `  sudo berth diagnose --for 15s --sensitive nginx.service   # who takes the CPUs from nginx
+  sudo berth diagnose                                       # who suffers on this host, worst first
+  sudo berth diagnose --pid 4711 -v                         # with all evidence
+  berth watch --record bad-day.jsonl; berth diagnose --replay bad-day.jsonl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return exitStatus{exitUsage, fmt.Errorf("diagnose: one name at most, not %d", len(args))}

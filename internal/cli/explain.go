@@ -33,6 +33,8 @@ number. A workload whose CPUs were named by hand had nothing to choose.
 
 Exit status: 0, 1 if there is no such workload or it cannot be read, 2 for wrong
 usage.`,
+		Example: `  berth explain api
+  berth explain api -v      # with the candidates, and what decided`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withReader(cmd, func(n node) error {
 				id, err := workloadID(cmd.Context(), n, args[0])

@@ -38,8 +38,9 @@ down, measure whether that helped, and revert it when it is no longer needed.
 
   --mode observe   says what it finds (the default)
   --mode preview   also says what it would do, and changes nothing
-  --mode enforce   does it: one change at a time, the cheapest and most reversible
-                   first, reverted if the victim does not get better
+  --mode enforce   does it: one change at a time, first one by which the neighbour
+                   yields (cpu.idle), then limits; one that does not help is reverted,
+                   yielding only once a trial without it shows that
 
 It helps Berth's own workloads of the classes LS, LSE and LSR, and what --sensitive
 names. It acts on best-effort work only: Berth's own (BE), what --best-effort names,

@@ -36,6 +36,9 @@ control group. Workloads of the agent's configuration that have no place come la
 the reason.
 
 Exit status: 0, 1 if the node cannot be read, 2 for wrong usage.`,
+		Example: `  berth ps
+  berth ps --watch
+  berth ps -o wide --interval 5s`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withReader(cmd, func(n node) error {

@@ -32,6 +32,8 @@ for a disk or are frozen by another group, are named; the workload keeps its CPU
 they have ended, and is released then by the agent or the next berth command.
 
 Exit status: 0, 1 if it was not released, 2 for wrong usage.`,
+		Example: `  berth release nginx.service --keep    # as before berth adopt; it runs on
+  berth release batch --kill            # and end its processes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withNode(cmd, func(n node) error {
 				leaving := agent.WhenEmpty

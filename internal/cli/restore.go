@@ -53,6 +53,9 @@ refused as a whole.
 
 Exit status: 0 if nothing was left or all of it was restored, 1 if something could
 not be restored or read, or a guard runs that has active remedies, 2 for wrong usage.`,
+		Example: `  sudo berth restore --dry-run    # what is left, and what stays in force
+  sudo berth restore              # after a kill -9
+  sudo berth restore --all        # stop using Berth: also what runs goes back`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return r.undo(cmd)

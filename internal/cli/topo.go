@@ -27,6 +27,9 @@ func topoCommand() *cobra.Command {
   s sockets, d dies, n NUMA nodes, l L3 caches, c cores, t threads. Each count
   is per item of the level before it: 2s4n16c2t is 2 sockets with 4 nodes each,
   each node with 16 cores of 2 threads, 256 CPUs in all.`,
+		Example: `  berth topo
+  berth topo --machine 2s4n16c2t       # a machine on paper
+  berth topo --export node.json        # for berth replay --machine, elsewhere`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, rootDir(cmd)) },
 	}

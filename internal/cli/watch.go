@@ -53,6 +53,11 @@ can be shown again by --replay and judged by berth diagnose --replay.
 
 Exit status: 0, also when interrupted; 1 if the host or the recording cannot be
 read, 2 for wrong usage.`,
+		Example: `  sudo berth watch                          # the groups that use most CPU time, every second
+  sudo berth watch nginx.service --probe    # and how long it waits for a CPU
+  berth watch --sort delay --top 20 --interval 5s
+  berth watch --signals                     # what this host tells, and why not the rest
+  berth watch --record bad-day.jsonl        # berth diagnose --replay judges it later`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	f.observe.register(cmd, false)

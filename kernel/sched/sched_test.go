@@ -92,6 +92,36 @@ func TestSetAndUndo(t *testing.T) {
 	}
 }
 
+// A thread is changed, and none beside it.
+func TestSetThread(t *testing.T) {
+	t.Parallel()
+	other, done := make(chan int), make(chan bool)
+	defer close(done)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		other <- unix.Gettid()
+		<-done
+	}()
+	beside := <-other
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := get(t, 0)
+	undo, err := SetThread(0, Attr{Policy: Batch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own, theirs := get(t, 0).Policy, get(t, beside).Policy; own != Batch || theirs != Other {
+		t.Errorf("%v, beside it %v, want SCHED_BATCH, SCHED_OTHER", own, theirs)
+	}
+	if err := undo(); err != nil || get(t, 0) != before {
+		t.Errorf("undone: %v, %v, want %v", err, get(t, 0), before)
+	}
+	if _, err := SetThread(0, Attr{Policy: FIFO}); err == nil || get(t, 0) != before {
+		t.Errorf("SCHED_FIFO without a priority: %v, %v", err, get(t, 0))
+	}
+}
+
 // TestAllThreads changes a process of several threads: this one's copy.
 func TestAllThreads(t *testing.T) {
 	t.Parallel()

@@ -23,6 +23,23 @@ type thread struct {
 	original State
 }
 
+// SetThread changes one thread, and reads it back: 0 is the calling one, which the goroutine must hold
+// (runtime.LockOSThread). Processes and threads that it starts inherit the settings. undo gives back what the thread had.
+func SetThread(tid int, a Attr) (undo func() error, err error) {
+	if err := a.Validate(); err != nil {
+		return nil, fmt.Errorf("set scheduling of thread %d: %w", tid, err)
+	}
+	was, err := Get(tid)
+	if err != nil {
+		return nil, err
+	}
+	undo = func() error { return set(tid, a.back(was)) }
+	if err := set(tid, a); err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
 // Set changes every thread of a process, listing them again until no new one
 // turns up, and reads each back. A thread that ends meanwhile is skipped. On an error,
 // the threads changed so far are restored.

@@ -104,19 +104,17 @@ func Parse(data []byte, file string) (k Kind, x Experiment, err error) {
 // Set changes one setting, as a data file would: the name of a field (nested fields with
 // dots between them) and its YAML value.
 func Set(x Experiment, field, value string) error {
-	text := value
-	name := field
-	for at := len(field); at > 0; {
-		dot := strings.LastIndexByte(field[:at], '.')
-		text = fmt.Sprintf("{%s: %s}", field[dot+1:at], text)
-		at = max(dot, 0)
+	var text strings.Builder
+	for i, name := range strings.Split(field, ".") {
+		fmt.Fprintf(&text, "\n%*s%s:", i, "", name)
 	}
-	if _, err := strictyaml.Decode([]byte(text), "", x.Spec()); err != nil {
+	text.WriteString(" " + value)
+	if _, err := strictyaml.Decode([]byte(text.String()), "", x.Spec()); err != nil {
 		var wrong *strictyaml.Error
 		if errors.As(err, &wrong) && wrong.Field != "" {
 			return fmt.Errorf("%s: %w", wrong.Field, wrong.Err)
 		}
-		return fmt.Errorf("%s: %q is no value", name, value)
+		return fmt.Errorf("%s: %q is no value", field, value)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -62,6 +63,29 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// A setting in a comment of a file ("# seed: 1   # what for") can be set as it stands there.
+func TestSettingsInComments(t *testing.T) {
+	t.Parallel()
+	setting := regexp.MustCompile(`(?m)^# ([a-zA-Z]+): (\S+|\[.*\]|\{.*\})(?: +#.*)?$`)
+	seen := 0
+	for _, k := range Kinds() {
+		text, err := k.File()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, m := range setting.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			if err := Set(k.New(), m[1], m[2]); err != nil {
+				t.Errorf("%s.yaml: %s: %v", k.Name, m[0], err)
+			}
+		}
+	}
+	if seen < 30 {
+		t.Errorf("%d settings only", seen)
+	}
+}
+
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.MarshalIndent(v, "", " ")
@@ -90,12 +114,12 @@ func TestParseRefuses(t *testing.T) {
 func TestSet(t *testing.T) {
 	t.Parallel()
 	x := newIsolation().(*Isolation)
-	for field, value := range map[string]string{"blocks": "3", "tenant.demand": "0.3", "slo": "[{p: 99, most: 20ms}]", "neighbour.l2Bytes": "5"} {
+	for field, value := range map[string]string{"blocks": "3", "tenant.demand": "0.3", "slo": "[{p: 99, most: 20ms}]", "neighbour.l2Bytes": "5", "cpus": "0-3,8"} {
 		if err := Set(x, field, value); err != nil {
 			t.Errorf("%s=%s: %v", field, value, err)
 		}
 	}
-	if e := x.Experiment; e.Blocks != 3 || e.Tenant.Demand != 0.3 || e.Tenant.Service != "article" || len(e.Limits) != 1 || e.Neighbour.L2Bytes != 5 {
+	if e := x.Experiment; e.Blocks != 3 || e.Tenant.Demand != 0.3 || e.Tenant.Service != "article" || len(e.Limits) != 1 || e.Neighbour.L2Bytes != 5 || e.CPUs != "0-3,8" {
 		t.Errorf("%+v", e)
 	}
 	for set, want := range map[string]string{

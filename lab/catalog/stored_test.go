@@ -40,7 +40,7 @@ func storedResults(t *testing.T) map[string]Experiment {
 func TestStoredLengths(t *testing.T) {
 	t.Parallel()
 	// What is stored are the blocks that were run: these had more to run, and no time for them.
-	asked := map[string]int{"quick": 20, "quick-1": 20, "quick-2": 20, "quick-3": 20, "limits": 20, "pinning": 40}
+	asked := map[string]int{"quick": 20, "quick-1": 20, "quick-2": 20, "quick-3": 20, "quick-switch": 20, "limits": 20, "pinning": 40}
 	var rows []string
 	for name, x := range storedResults(t) {
 		h := x.Head()
@@ -54,7 +54,11 @@ func TestStoredLengths(t *testing.T) {
 		}
 		took, announced := h.Finished.Sub(h.Started), x.Length(h.Host.Machine)
 		off := took.Seconds()/announced.Seconds() - 1
-		if off < -0.2 || off > 0.2 {
+		most := 0.2
+		if name == "neighbours-switch" { // after each third round the tenant is ended, with what it has not answered in 2 s
+			most = 0.6
+		}
+		if off < -0.2 || off > most {
 			t.Errorf("%s: took %s, %s announced", name, took, announced)
 		}
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %+.0f %% |", name, announced.Round(time.Second), took.Round(time.Second), 100*off))

@@ -1072,7 +1072,7 @@ func TestStoredProtocol(t *testing.T) {
 		"guard-sixteen": "results/guard-sixteen-1.json.gz", "guard-sixteen run 2": "results/guard-sixteen-2.json.gz",
 		"guard-truths": "results/guard-truths-quarter.json.gz", "guard-truths-again": "results/guard-truths-again.json.gz",
 		"guard-truths-use": "results/guard-truths-use-1.json.gz", "guard-truths-use run 2": "results/guard-truths-use-2.json.gz",
-		"guard-truths-take": "results/guard-truths-take.json.gz",
+		"guard-truths-take": "results/guard-truths-take.json.gz", "guard-truths-many": "results/guard-truths-many.json.gz",
 	}
 	whole := func(reasons func(*ProtocolAnalysis, time.Duration) []string) func(a *ProtocolAnalysis) ([][]report.Column, []string) {
 		return func(a *ProtocolAnalysis) ([][]report.Column, []string) {
@@ -1119,7 +1119,7 @@ func TestStoredProtocol(t *testing.T) {
 		"guard-protocol":      whole(whySixth),
 		"guard-sixteen":       brief,
 		"guard-sixteen run 2": brief,
-		"guard-truths":        truths(12), "guard-truths-again": truths(7), "guard-truths-use": truths(7), "guard-truths-use run 2": truths(7), "guard-truths-take": truths(7),
+		"guard-truths":        truths(12), "guard-truths-again": truths(7), "guard-truths-use": truths(7), "guard-truths-use run 2": truths(7), "guard-truths-take": truths(7), "guard-truths-many": truths(7),
 	} {
 		page, _, _ := strings.Cut(name, " ")
 		text, err := os.ReadFile(docs + page + ".md")

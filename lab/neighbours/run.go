@@ -100,8 +100,20 @@ func (r *Result) Run(ctx context.Context, opt lab.Options) error {
 	if r.Experiment.For > 0 {
 		study.Ends = time.Now().Add(time.Duration(r.Experiment.For))
 	}
-	return study.Run(ctx, opt)
+	err := study.Run(ctx, opt)
+	for _, name := range []string{cached, source} {
+		if left := os.Remove(filepath.Join(opt.Dir, name)); !errors.Is(left, os.ErrNotExist) {
+			err = errors.Join(err, left)
+		}
+	}
+	return err
 }
+
+// The files in a run's folder that neighbours read. They go when the run ends.
+const (
+	cached = "cached"
+	source = "source.c"
+)
 
 // cells are those of all tenants: each alone, alone again, and beside each neighbour.
 func (x *running) cells(ctx context.Context) ([]lab.Cell, error) {
@@ -248,7 +260,7 @@ func (x *running) noise(p pattern) (noise.Config, error) {
 		if err := lab.OnDisk(x.dir); err != nil {
 			return cfg, err
 		}
-		cfg.File = filepath.Join(x.dir, "cached")
+		cfg.File = filepath.Join(x.dir, cached)
 		return cfg, once(cfg.File, func(file *os.File) error { return file.Truncate(256 << 20) }) // holes: no room on the disk
 	}
 	return cfg, nil
@@ -263,15 +275,15 @@ func (x *running) program(p Program) (cfg noise.Config, err error) {
 	if err := installed(p.Command[0]); err != nil {
 		return cfg, err
 	}
-	source := filepath.Join(x.dir, "source.c")
+	file := filepath.Join(x.dir, source)
 	for _, arg := range p.Command {
 		if strings.Contains(arg, "{disk}") && x.noDisk != nil {
 			return cfg, x.noDisk
 		}
 		if strings.Contains(arg, "{source}") {
-			err = errors.Join(err, once(source, writeSource))
+			err = errors.Join(err, once(file, writeSource))
 		}
-		cfg.Command = append(cfg.Command, strings.NewReplacer("{cpus}", strconv.Itoa(x.shared), "{dir}", x.dir, "{disk}", x.disk, "{source}", source).Replace(arg))
+		cfg.Command = append(cfg.Command, strings.NewReplacer("{cpus}", strconv.Itoa(x.shared), "{dir}", x.dir, "{disk}", x.disk, "{source}", file).Replace(arg))
 	}
 	return cfg, err
 }

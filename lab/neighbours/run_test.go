@@ -94,8 +94,18 @@ func TestRunAndResume(t *testing.T) {
 	}
 	was := slices.Clone(r.Tenants)
 	opt.Progress = nil
+	for _, name := range []string{cached, source} { // as a run that was killed left them
+		if err := os.WriteFile(filepath.Join(opt.Dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := r.Run(t.Context(), opt); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{cached, source} {
+		if _, err := os.Stat(filepath.Join(opt.Dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
 	}
 	if diff := cmp.Diff(was, r.Tenants); diff != "" || !r.Complete || len(r.Resumed) != 1 {
 		t.Errorf("complete %v, resumed %v, tenants (-before +after):\n%s", r.Complete, r.Resumed, diff)

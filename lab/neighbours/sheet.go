@@ -195,8 +195,7 @@ func (r *Result) Sheet() (*report.Sheet, error) {
 // answer says who hurts most, whom, and who is harmless.
 func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 	say := func(format string, args ...any) { s.Answer = append(s.Answer, fmt.Sprintf(format, args...)) }
-	var worst, harmless []string
-	open := 0
+	var worst, harmless, open []string
 	for _, p := range patterns {
 		switch {
 		case p.Harm == nil:
@@ -207,7 +206,7 @@ func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 		case a.all(p.Name, stats.Equivalent, stats.Better):
 			harmless = append(harmless, p.Name)
 		default:
-			open++
+			open = append(open, p.Name)
 		}
 	}
 	switch {
@@ -226,8 +225,8 @@ func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 	if len(harmless) > 0 {
 		say("Harmless to every tenant, within 10 %%: %s.", strings.Join(harmless, ", "))
 	}
-	if open > 0 {
-		say("%s are not decided: more blocks tell (--set blocks=N).", plain.Count(open, "pattern"))
+	if len(open) > 0 {
+		say("Not decided: %s; more blocks tell (--set blocks=N).", strings.Join(open, ", "))
 	}
 }
 
@@ -383,7 +382,7 @@ func (r *Result) Judged() ([]report.Judged, error) {
 
 // judged is a tenant's table: all figures of each pattern, the worst first.
 func (a *analysis) judged(tenant string, patterns []Pattern) report.Judged {
-	j := report.Judged{Name: tenant, Head: "neighbour", Reference: alone, Again: again, Figures: append(a.counted(), lab.Work)}
+	j := report.Judged{Name: tenant, Head: "neighbour", Reference: alone, Again: again, Figures: append(a.counted(), lab.NeighbourCPUs)}
 	names := []string{alone, again}
 	for _, p := range patterns {
 		names = append(names, p.Name)

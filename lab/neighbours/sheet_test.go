@@ -39,7 +39,7 @@ func played(t *testing.T, harm map[string]float64) *Result {
 				}
 				round := lab.Round{Block: block, Scenario: cell, Seconds: 1, Host: lab.HostUsage{CPUs: 2, SharedCPUs: 2, Busy: 1, Foreign: 0.02}}
 				if beside {
-					round.Neighbour = &lab.Usage{Work: 1e6, Unit: "bytes"}
+					round.Neighbour = &lab.Usage{CPUSeconds: 1.25, Work: 1e6, Unit: "bytes"}
 				} else {
 					factor = 1
 				}
