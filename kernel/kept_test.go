@@ -24,8 +24,11 @@ func TestKept(t *testing.T) {
 			}
 		}
 	}
-	// Its descriptor cannot be read any more, as that of a control group that was removed.
-	k.files[dir+"/a"] = File{fd: -1, name: dir + "/a"}
+	unreadable, err := OpenFile(dir) // as the file of a control group that was removed
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.files[dir+"/a"] = unreadable
 	if got, err := k.Read(dir + "/a"); got != "1\n" || err != nil {
 		t.Errorf("opened anew: %q, %v", got, err)
 	}
