@@ -75,7 +75,7 @@ func (g *groups) others(c *Transition) ([]*subtree, error) {
 
 func (g *groups) confined(c *Transition, taken cpuset.Set) (dirs map[string]bool, err error) {
 	dirs = map[string]bool{}
-	if taken.IsEmpty() {
+	if taken.IsEmpty() || len(g.confine) == 0 {
 		return dirs, nil
 	}
 	kept, err := g.kept(c)

@@ -16,6 +16,7 @@ import (
 // Workloads that were placed by control groups before, as berth run does, are theirs, too.
 type Surroundings struct {
 	g    *groups
+	mode string   // of the host; every workload is compared with it
 	idle []string // as of the last transition
 }
 
@@ -36,7 +37,7 @@ func OpenSurroundings(root *kernel.Root, confine, protect []string, within cpuse
 		return nil, err
 	}
 	g.confine, g.protect, g.within = confine, protect, within
-	return &Surroundings{g: g}, nil
+	return &Surroundings{g: g, mode: host.Mode()}, nil
 }
 
 // Dirs are Site.Dirs of the host.
@@ -44,7 +45,7 @@ func (s *Surroundings) Dirs() []string { return s.g.site().Dirs }
 
 // Has reports whether a workload was placed by control groups. Observe, Processes, Kill and
 // Release are for these only, as of Enforcer and Supervisor.
-func (s *Surroundings) Has(w *Workload) bool { return w.Backend == s.g.host.Mode() }
+func (s *Surroundings) Has(w *Workload) bool { return w.Backend == s.mode }
 
 // Confines reports whether any groups are to be kept off exclusive CPUs.
 func (s *Surroundings) Confines() bool { return len(s.g.confine) > 0 }

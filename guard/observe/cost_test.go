@@ -96,7 +96,7 @@ func TestTickReadsLittle(t *testing.T) {
 		if got := float64(o.stats.Reads()-before) / groups / ticks; got > most || got < 1 {
 			t.Errorf("v%d: %.2f files of a group are read in a tick, want %v at most", version, got, most)
 		}
-		if open := o.stats.Open() + len(o.sets); open > 4*groups {
+		if open := o.stats.Open() + o.sets.Len(); open > 4*groups {
 			t.Errorf("v%d: %d files of %d groups are open", version, open, groups)
 		}
 		if err := o.Close(); err != nil {

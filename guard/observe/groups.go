@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"strings"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
@@ -121,32 +119,17 @@ func (o *Observer) CPUs(group string) cpuset.Set {
 
 // readSet reads the CPUs of a group from a file that stays open while the group is read.
 func (o *Observer) readSet(group string) (cpuset.Set, error) {
-	f, open := o.sets[group]
-	for {
-		if !open {
-			var err error
-			if f, err = kernel.OpenFile(filepath.Join(o.cpuset, group, o.cpus)); err != nil {
-				return cpuset.Set{}, err
-			}
-			o.sets[group] = f
-		}
-		text, buf, err := f.Read(o.buf)
-		o.buf = buf
-		if err == nil {
-			return cpuset.Parse(strings.TrimSpace(string(text)))
-		}
-		if err := errors.Join(err, o.closeSet(group)); !open {
-			return cpuset.Set{}, err
-		}
-		open = false // the group may have been made anew
+	text, err := o.sets.Read(filepath.Join(o.cpuset, group, o.cpus))
+	if err != nil {
+		return cpuset.Set{}, err
 	}
+	return cpuset.Parse(strings.TrimSpace(text))
 }
 
-func (o *Observer) closeSet(group string) error {
-	f, open := o.sets[group]
-	if !open {
-		return nil
-	}
-	delete(o.sets, group)
-	return f.Close()
+// closeSets closes those files of the groups of which matches is true.
+func (o *Observer) closeSets(matches func(group string) bool) error {
+	return o.sets.Close(func(name string) bool {
+		group, _ := filepath.Rel(o.cpuset, filepath.Dir(name))
+		return matches(group)
+	})
 }

@@ -64,11 +64,10 @@ type Observer struct {
 	site    Site
 	host    fs.FS
 	files   hostFiles
-	cpuTree string                 // where groups are scheduled, "" if nowhere
-	cpuset  string                 // where groups have their CPUs, "" if nowhere
-	cpus    string                 // the file there that tells them
-	sets    map[string]kernel.File // those that are open, by group
-	buf     []byte
+	cpuTree string      // where groups are scheduled, "" if nowhere
+	cpuset  string      // where groups have their CPUs, "" if nowhere
+	cpus    string      // the file there that tells them
+	sets    kernel.Kept // those that are open
 
 	stats   *cgroupstat.Sampler
 	stalls  [3]stall
@@ -123,7 +122,7 @@ func Open(c Config) (*Observer, error) {
 	}
 	o := &Observer{
 		cfg: c, host: root.FS(), site: Site{Root: c.Root, Tree: filepath.Join(c.Root, usage.Dir), Packets: c.Packets},
-		groups: map[string]bool{}, sets: map[string]kernel.File{}, told: map[string]watch.Time{},
+		groups: map[string]bool{}, told: map[string]watch.Time{},
 		stalls: stalls(), focus: map[string]*Readers{}, suspects: map[string]watch.Time{},
 	}
 	for controller, dir := range map[string]*string{cgroup.CPU: &o.cpuTree, cgroup.CPUSet: &o.cpuset} {
@@ -200,11 +199,7 @@ func (o *Observer) scan() error {
 			errs = append(errs, o.remove(group))
 		}
 	}
-	for group := range o.sets {
-		if !wanted(group) {
-			errs = append(errs, o.closeSet(group))
-		}
-	}
+	errs = append(errs, o.closeSets(func(group string) bool { return !wanted(group) }))
 	missing := slices.Concat(leaves, slices.Collect(maps.Keys(o.closely)), slices.Collect(maps.Keys(o.focus)))
 	missing = slices.DeleteFunc(missing, func(group string) bool { return o.groups[group] })
 	slices.Sort(missing)
@@ -286,10 +281,7 @@ func ignoreGone(err error) error {
 
 // Close ends all reading and detaches the probe.
 func (o *Observer) Close() error {
-	errs := []error{o.files.close(), o.stats.Close(), o.tree.Close()}
-	for group := range o.sets {
-		errs = append(errs, o.closeSet(group))
-	}
+	errs := []error{o.files.close(), o.stats.Close(), o.tree.Close(), o.closeSets(func(string) bool { return true })}
 	for _, r := range o.focus {
 		errs = append(errs, r.Close())
 	}

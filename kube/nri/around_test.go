@@ -463,21 +463,45 @@ func TestReaders(t *testing.T) {
 			must(t, g.k.Start("4242"))
 			must(t, g.k.WriteFile(g.file("kubepods/podx/full", "cpuset.cpus"), "2-3"))
 			must(t, g.k.WriteFile(path.Dir(g.file("kubepods/podx/full", "cpuset.cpus"))+"/cgroup.procs", "4242"))
-			effective, busy, err := readersOf(g.root)
+			effective, busy, trim, err := readersOf(g.root)
 			must(t, err)
+			defer trim(nil)
 			for group, want := range map[string]bool{"full": true, "empty": false, "none": false} {
 				if busy("kubepods/podx/"+group) != want {
 					t.Errorf("%s: busy is not %v", group, want)
 				}
 			}
-			if is, ok := effective("kubepods/podx/full"); !ok || is != cpuset.MustParse("2-3") {
-				t.Errorf("CPUs %s, %v", is, ok)
+			for _, cpus := range []string{"2-3", "1"} { // the second time from the open file, and then from another one
+				must(t, g.k.WriteFile(g.file("kubepods/podx/full", "cpuset.cpus"), cpus))
+				for _, used := range []map[string]bool{{"kubepods/podx/full": true}, {}} {
+					if is, ok := effective("kubepods/podx/full"); !ok || is != cpuset.MustParse(cpus) {
+						t.Errorf("CPUs %s, %v, want %s", is, ok, cpus)
+					}
+					before := openFiles(t, g.root.Name())
+					trim(used)
+					if after := openFiles(t, g.root.Name()); after != before-1+len(used) {
+						t.Errorf("%d files are open, and %d with %v in use", before, after, used)
+					}
+				}
 			}
 			if _, ok := effective("kubepods/podx/none"); ok {
 				t.Error("a group that is not there has CPUs")
 			}
 		})
 	}
+}
+
+// openFiles is how many files below a directory this process has open.
+func openFiles(t *testing.T, dir string) (n int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	for _, f := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.HasPrefix(to, dir+"/") {
+			n++
+		}
+	}
+	return n
 }
 
 // file is that of a group.

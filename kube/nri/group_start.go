@@ -61,16 +61,16 @@ func (g *groupStarts) waits(container string) bool {
 // is. Once one has started, a container that was to start in its group and never started has the next ones of
 // its name in the pod go without. Containers that go without are moved into their group after their start.
 func (p *Plugin) startGroup(ctx context.Context, pod *api.PodSandbox, c *api.Container) (group string) {
-	id, ok := p.workload(c.GetId())
 	handler := pod.GetRuntimeHandler()
 	p.mu.Lock()
-	ok = ok && !p.opt.CacheAfterStart && p.runtime == "containerd" && (handler == "" || handler == "runc")
+	of := p.ids[c.GetId()]
+	ok := of.classes[agent.CacheClass] != "" && !p.opt.CacheAfterStart && p.runtime == "containerd" && (handler == "" || handler == "runc")
 	p.mu.Unlock()
 	if !ok {
 		return ""
 	}
 	err := p.within(ctx, func(ctx context.Context) (err error) {
-		group, err = p.node.CacheGroup(ctx, id)
+		group, err = p.node.CacheGroup(ctx, of.id)
 		return err
 	})
 	if err != nil || group == "" { // it is moved there

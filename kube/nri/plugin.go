@@ -109,6 +109,7 @@ type Plugin struct {
 
 	connected atomic.Bool
 	verifyNow chan struct{}
+	trim      func(used map[string]bool) // closes what is open of groups that are not in use
 }
 
 // New opens the node, which no other process may keep.
@@ -178,8 +179,9 @@ func New(ctx context.Context, opt Options) (*Plugin, error) {
 // read sets what reads the kernel's control groups.
 func (p *Plugin) read() (err error) {
 	effective, busy := p.opt.Effective, p.opt.Busy
+	p.trim = func(map[string]bool) {}
 	if effective == nil {
-		effective, busy, err = readersOf(p.opt.Node.Root)
+		effective, busy, p.trim, err = readersOf(p.opt.Node.Root)
 	} else if busy == nil {
 		busy = func(group string) bool { _, ok := effective(group); return ok }
 	}
@@ -209,7 +211,10 @@ func (p *Plugin) openSurroundings(root *kernel.Root) (agent.Site, error) {
 }
 
 // Close gives the node back. Every container keeps what it has.
-func (p *Plugin) Close() error { return p.node.Close() }
+func (p *Plugin) Close() error {
+	p.trim(nil)
+	return p.node.Close()
+}
 
 func (p *Plugin) emit(e Event) {
 	if p.opt.Events != nil {

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io/fs"
 	"path"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -151,6 +151,7 @@ func (t *table) sendDone(some []move) {
 // verify compares the CPUs that the kernel gives containers with those that they are to have. Those that
 // differ are sent again, up to three times in a minute; then they are left as they are.
 func (p *Plugin) verify() {
+	p.trim(p.table.groups())
 	for _, s := range p.table.settled() {
 		is, ok := p.opt.Effective(s.group)
 		p.table.noteMissing(s.id, !ok)
@@ -189,6 +190,17 @@ func (t *table) settled() (all []tracked) {
 	return all
 }
 
+// groups are the control groups of all containers.
+func (t *table) groups() map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[string]bool, len(t.order))
+	for _, s := range t.order {
+		all[s.group] = true
+	}
+	return all
+}
+
 // noteDrift notes what the kernel has, unless something else is wanted by now.
 func (t *table) noteDrift(id string, is cpuset.Set, yielded bool) bool {
 	t.mu.Lock()
@@ -203,15 +215,16 @@ func (t *table) noteDrift(id string, is cpuset.Set, yielded bool) bool {
 }
 
 // readersOf read the CPUs of control groups where CPUs are given on a host, and whether they
-// have processes.
-func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), busy func(string) bool, err error) {
+// have processes. The files with the CPUs stay open until trim closes those of groups that are not in
+// use any more.
+func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), busy func(string) bool, trim func(used map[string]bool), err error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	h, ok := host.Hierarchy(cgroup.CPUSet)
 	if !ok {
-		return nil, nil, &kernel.NotSupportedError{Feature: "control groups with CPUs", Reason: "no hierarchy has the controller cpuset", Remedy: "mount one, or boot with cgroup v2"}
+		return nil, nil, nil, &kernel.NotSupportedError{Feature: "control groups with CPUs", Reason: "no hierarchy has the controller cpuset", Remedy: "mount one, or boot with cgroup v2"}
 	}
 	file := "cpuset.cpus.effective"
 	if h.Version == 1 {
@@ -221,15 +234,24 @@ func readersOf(root *kernel.Root) (effective func(string) (cpuset.Set, bool), bu
 		has, err := kernel.HasProcs(root.FS(), path.Join(h.Dir, group))
 		return err == nil && has
 	}
+	dir, kept := filepath.Join(root.Name(), h.Dir), new(kernel.Kept)
+	trim = func(used map[string]bool) {
+		if kept.Len() > len(used) { // of each there is one at most
+			_ = kept.Close(func(name string) bool {
+				group, _ := filepath.Rel(dir, filepath.Dir(name))
+				return !used[group]
+			})
+		}
+	}
 	effective = func(group string) (cpuset.Set, bool) {
-		text, err := fs.ReadFile(root.FS(), path.Join(h.Dir, group, file))
+		text, err := kept.Read(filepath.Join(dir, group, file))
 		if err != nil {
 			return cpuset.Set{}, false
 		}
-		cpus, err := cpuset.Parse(strings.TrimSpace(string(text)))
+		cpus, err := cpuset.Parse(strings.TrimSpace(text))
 		return cpus, err == nil
 	}
-	return effective, busy, nil
+	return effective, busy, trim, nil
 }
 
 func plural(n int, noun string) string {
