@@ -8,7 +8,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"syscall"
 
 	"berth.dev/berth/cpuset"
@@ -239,14 +238,9 @@ func (a *affinity) apply(m mask) (undo func() error, err error) {
 }
 
 func readSet(root *kernel.Root, name string) (cpuset.Set, error) {
-	text, err := readText(root, name)
+	text, err := kernel.ReadText(root.FS(), name)
 	if err != nil {
 		return cpuset.Set{}, err
 	}
 	return cpuset.Parse(text)
-}
-
-func readText(root *kernel.Root, name string) (string, error) {
-	text, err := fs.ReadFile(root.FS(), name)
-	return strings.TrimSpace(string(text)), err
 }

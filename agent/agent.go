@@ -222,7 +222,7 @@ func (n *Node) fill() (err error) {
 // does so again, and forgets the records, when other CPUs are online than the last
 // time: what was granted of the others is then placed anew.
 func (n *Node) survey() (err error) {
-	online, _ := readText(n.root, "sys/devices/system/cpu/online")
+	online, _ := kernel.ReadText(n.root.FS(), "sys/devices/system/cpu/online")
 	if n.topology != nil && (n.opt.Machine != nil || online == n.online) {
 		return nil
 	}

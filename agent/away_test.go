@@ -43,6 +43,26 @@ func (h *host) away() *away {
 	return a
 }
 
+// awayWorld is a world whose systemd can go away, and a node that keeps its records, for an agent.
+func awayWorld(t *testing.T) (*world, *away, *Node) {
+	t.Helper()
+	w := newWorld(t, layouts()["v2"])
+	w.opt.Keep, w.opt.Window = true, time.Hour // in which a fourth change by somebody else were one too many
+	bus := w.away()
+	return w, bus, w.open()
+}
+
+// unconfined checks that files of CPUs are as before.
+func (w *world) unconfined(files []string) {
+	w.t.Helper()
+	for _, file := range files {
+		got, want := strings.TrimSpace(w.tree()[file]), strings.TrimSpace(w.original[file])
+		if got != want && (want != "" || got != "0-7") { // before Linux 7 one with processes cannot be made empty again
+			w.t.Errorf("systemd is back: %s is %q, want %q", file, got, want)
+		}
+	}
+}
+
 // told is how often it was told that systemd cannot be asked.
 func (a *away) told(h *host) (times int) {
 	for _, e := range h.events {
@@ -57,10 +77,8 @@ func (a *away) told(h *host) (times int) {
 // their places, it is told once, and asked ever more rarely, until it answers.
 func TestSystemdAway(t *testing.T) {
 	t.Parallel()
-	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
-	w.opt.Keep, w.opt.Window = true, time.Hour // in which a fourth change by somebody else were one too many
-	bus := w.away()
-	n := w.open()
+	ctx := context.Background()
+	w, bus, n := awayWorld(t)
 	w.place(n, spec("batch", place.LS, 500, 0))
 	has := func(group string) cpuset.Set {
 		t.Helper()
@@ -123,10 +141,8 @@ func TestSystemdRefuses(t *testing.T) {
 func TestSystemdAwayOfWorkload(t *testing.T) {
 	t.Parallel()
 	const group = "web.slice"
-	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
-	w.opt.Keep, w.opt.Window = true, time.Hour
-	bus := w.away()
-	n := w.open()
+	ctx := context.Background()
+	w, bus, n := awayWorld(t)
 	asks := spec("web", place.LSR, 2000, 0)
 	asks.Group, asks.Limits = group, cgroup.Limits{Weight: 50}
 	bus.gone = true
@@ -178,10 +194,8 @@ func TestSystemdAwayOfWorkload(t *testing.T) {
 func TestReleaseSystemdAway(t *testing.T) {
 	t.Parallel()
 	for _, others := range []bool{true, false} {
-		w, ctx := newWorld(t, layouts()["v2"]), context.Background()
-		w.opt.Keep = true
-		bus := w.away()
-		n := w.open()
+		ctx := context.Background()
+		w, bus, n := awayWorld(t)
 		if others {
 			w.place(n, spec("batch", place.LS, 500, 0))
 		}
@@ -231,12 +245,7 @@ func TestReleaseSystemdAway(t *testing.T) {
 		if _, err := n.Reconcile(ctx); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files {
-			got, want := has(w.tree(), file), has(w.original, file)
-			if got != want && (want != "" || got != "0-7") { // before Linux 7 one with processes cannot be made empty again
-				t.Errorf("others %v: systemd is back: %s is %q, want %q", others, file, got, want)
-			}
-		}
+		w.unconfined(files)
 		if n.held.isDirty() || n.refused.asking.Failing() {
 			t.Errorf("others %v: dirty %v, waits %v", others, n.held.isDirty(), n.refused.asking.Failing())
 		}
@@ -249,10 +258,8 @@ func TestReleaseSystemdAway(t *testing.T) {
 // Once nothing is to be asked of systemd any more, nobody waits for it: the next who asks it does so at once.
 func TestSystemdAwayOfNoUse(t *testing.T) {
 	t.Parallel()
-	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
-	w.opt.Keep = true
-	bus := w.away()
-	n := w.open()
+	ctx := context.Background()
+	w, bus, n := awayWorld(t)
 	w.place(n, spec("batch", place.LS, 500, 0))
 	bus.gone = true
 	w.place(n, spec("api", place.LSE, 2000, 0))
@@ -272,11 +279,9 @@ func TestSystemdAwayOfNoUse(t *testing.T) {
 // A systemd that hangs has the node wait at least twice as long as the try took.
 func TestSystemdHangs(t *testing.T) {
 	t.Parallel()
-	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
-	w.opt.Keep = true
-	bus := w.away()
+	ctx := context.Background()
+	w, bus, n := awayWorld(t)
 	bus.takes = time.Minute
-	n := w.open()
 	w.place(n, spec("batch", place.LS, 500, 0))
 	bus.gone = true
 	w.place(n, spec("api", place.LSE, 2000, 0))
@@ -300,10 +305,7 @@ func TestSystemdHangs(t *testing.T) {
 func TestUndoSystemdAway(t *testing.T) {
 	t.Parallel()
 	const group = "web.slice"
-	w := newWorld(t, layouts()["v2"])
-	w.opt.Keep = true
-	bus := w.away()
-	n := w.open()
+	w, bus, n := awayWorld(t)
 	asks := spec("web", place.LS, 500, 0)
 	asks.Group, asks.Limits = group, cgroup.Limits{Weight: 50, Quota: 50 * time.Millisecond}
 	w.place(n, asks)
@@ -331,10 +333,8 @@ func TestUndoSystemdAway(t *testing.T) {
 // what waits for it; the next restore asks it again at once.
 func TestRestoreSystemdAway(t *testing.T) {
 	t.Parallel()
-	w, ctx := newWorld(t, layouts()["v2"]), context.Background()
-	w.opt.Keep = true
-	bus := w.away()
-	n := w.open()
+	ctx := context.Background()
+	w, bus, n := awayWorld(t)
 	w.place(n, spec("batch", place.LS, 500, 0))
 	w.place(n, spec("api", place.LSE, 2000, 0))
 	files := []string{w.cpusets + "/system.slice/" + cpusFile, w.cpusets + "/web.slice/" + cpusFile}
@@ -364,10 +364,5 @@ func TestRestoreSystemdAway(t *testing.T) {
 	if _, err := n.Restore(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range files {
-		got, want := strings.TrimSpace(w.tree()[file]), strings.TrimSpace(w.original[file])
-		if got != want && (want != "" || got != "0-7") { // before Linux 7 one with processes cannot be made empty again
-			t.Errorf("%s is %q, want %q", file, got, want)
-		}
-	}
+	w.unconfined(files)
 }

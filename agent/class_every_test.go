@@ -42,60 +42,25 @@ func TestEveryClassAtOnce(t *testing.T) {
 	if os.Getenv("BERTH_CRASHES") != "" {
 		step = 1
 	}
-	for at, alive := 1, false; !alive; at += step {
-		for _, after := range []bool{false, true} {
-			h, net := everyHost(t)
-			before := h.tree()
-			f := &fate{at: at, after: after}
-			h.net = doomedNet{net, f}
-			n := h.doom(f)
-			h.net = net
-			alive = survives(n, func() {
-				s := spec("api", place.LSE, 1000, 9000100)
-				s.Classes = every
-				w, err := n.Place(ctx, s)
-				if err != nil {
-					t.Fatal(err)
-				}
-				h.hasEvery(n, net, w, every)
-				if err := n.Release(ctx, "api", Keep); err != nil {
-					t.Fatal(err)
-				}
-			})
-			if alive {
-				n.Close()
+	killedAtEach(t, step, 30, func(f *fate) bool {
+		h, net := everyHost(t)
+		before := h.tree()
+		alive := h.restoredAfter(f, func(n *Node) {
+			s := spec("api", place.LSE, 1000, 9000100)
+			s.Classes = every
+			h.hasEvery(n, net, h.place(n, s), every)
+			if err := n.Release(ctx, "api", Keep); err != nil {
+				t.Fatal(err)
 			}
-			if items, err := Restore(ctx, h.options()); err != nil {
-				t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
-			}
-			sorted := func(text string) string {
-				words := strings.Fields(text)
-				slices.Sort(words)
-				return strings.Join(words, " ")
-			}
-			now := h.tree()
-			for name, text := range before {
-				about := strings.HasPrefix(name, rc) || strings.HasPrefix(name, cpus) || strings.Contains(name, "/io.")
-				if about && !strings.HasSuffix(name, "last_cmd_status") && sorted(now[name]) != sorted(text) {
-					t.Errorf("killed at %d (%v): %s is %q, was %q", at, after, name, now[name], text)
-				}
-			}
-			for name := range now {
-				if _, was := before[name]; !was && strings.HasPrefix(name, rc) {
-					t.Errorf("killed at %d (%v): %s is left", at, after, name)
-				}
-			}
-			if root, _ := net.Of("eth0"); root.Handle != 0 || len(h.marks(net)) > 0 {
-				t.Errorf("killed at %d (%v): root %v, marks %v", at, after, root, h.marks(net))
-			}
-			if t.Failed() {
-				t.FailNow()
-			}
+		})
+		h.isRestored(before, func(name string) bool {
+			return ofResctrl(name) || strings.HasPrefix(name, cpus) || strings.Contains(name, "/io.")
+		})
+		if root, _ := net.Of("eth0"); root.Handle != 0 || len(h.marks(net)) > 0 {
+			t.Errorf("root %v, marks %v", root, h.marks(net))
 		}
-		if alive && at < 30 {
-			t.Errorf("%d changes: the sequence does little", at)
-		}
-	}
+		return alive
+	})
 }
 
 // hasEvery checks that a workload has a class of each kind, in the files and in the report.
@@ -128,7 +93,5 @@ func (h *host) hasEvery(n *Node, net *fakenet.Network, w Workload, every map[Cla
 	if len(r.Kinds) != len(every) {
 		h.t.Errorf("%d kinds of classes", len(r.Kinds))
 	}
-	if repairs, err := n.Reconcile(context.Background()); err != nil || len(repairs) > 0 {
-		h.t.Errorf("repairs: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "again")
 }

@@ -333,7 +333,7 @@ func (k *ioClasses) inherited(log *kernel.UndoLog, noted map[int]string, tid int
 	if len(noted) == 0 {
 		return false
 	}
-	text, err := readText(k.n.root, k.priorityFile(tid))
+	text, err := kernel.ReadText(k.n.root.FS(), k.priorityFile(tid))
 	if err != nil || text == priority || text == "none" {
 		return false
 	}
@@ -359,7 +359,7 @@ func (k *ioClasses) left(c *Transition, name, priority, why string) bool {
 	if !c.Log.Wrote(name, priority) {
 		return false
 	}
-	text, err := readText(k.n.root, name)
+	text, err := kernel.ReadText(k.n.root.FS(), name)
 	if err != nil || c.Log.Wrote(name, text) {
 		return false
 	}

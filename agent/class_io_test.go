@@ -103,9 +103,7 @@ func TestIOClasses(t *testing.T) {
 				if got := h.ioFiles(w); !maps.Equal(got, want) {
 					t.Errorf("%s: %q\nwant %q", when, got, want)
 				}
-				if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-					t.Errorf("%s: repairs: %v, %v", when, repairs, err)
-				}
+				h.repairsNothing(n, when)
 			}
 			is("slow", tc.slow)
 			if got, err := n.Get(ctx, "api"); err != nil || got.Limits.IOWeight != 20 || len(got.Limits.IOMax) != 2 || len(got.Notes) > 1 {
@@ -179,7 +177,7 @@ func (h *host) write(w Workload, files map[string]string) {
 	h.t.Helper()
 	for _, dir := range w.Dirs {
 		for file, text := range files {
-			if _, err := readText(kernel.NewRoot("", h.k), dir+"/"+file); err == nil {
+			if _, err := kernel.ReadText(h.k.FS(), dir+"/"+file); err == nil {
 				if err := h.k.WriteFile(dir+"/"+file, text); err != nil {
 					h.t.Fatal(err)
 				}
@@ -463,9 +461,7 @@ func TestIOPriorityYields(t *testing.T) {
 			t.Errorf("time %d: %s", time, got)
 		}
 	}
-	if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) > 0 {
-		t.Errorf("yielded: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "yielded")
 	if kinds := h.kinds(); !slices.Contains(kinds, Repaired) || !slices.Contains(kinds, Yielded) {
 		t.Errorf("events %v", kinds)
 	}

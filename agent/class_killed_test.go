@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path"
-	"slices"
 	"strings"
 	"testing"
 
@@ -43,25 +42,15 @@ service: {BE: bulk}
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first, step := 1, c.step
+			step := c.step
 			if os.Getenv("BERTH_CRASHES") != "" {
 				step = 1
-			} else if step > 1 {
-				first += len(name) % step
 			}
-			for at, alive := first, false; !alive; at += step {
-				for _, after := range []bool{false, true} {
-					h := classHost(t, c.cpu, func(r *fakekernel.Resctrl) { r.Domains, r.MBps = r.Domains[:1], c.mbps })
-					h.opt.Classes = classConfig(t, c.text)
-					alive = h.killedAmidClasses(&fate{at: at, after: after}, classConfig(t, c.then))
-					if t.Failed() {
-						t.Fatalf("killed at %d (%v)", at, after)
-					}
-				}
-				if alive && at < 20 {
-					t.Errorf("%d changes: the sequence does little", at)
-				}
-			}
+			killedAtEach(t, step, 20, func(f *fate) bool {
+				h := classHost(t, c.cpu, func(r *fakekernel.Resctrl) { r.Domains, r.MBps = r.Domains[:1], c.mbps })
+				h.opt.Classes = classConfig(t, c.text)
+				return h.killedAmidClasses(f, classConfig(t, c.then))
+			})
 		})
 	}
 }
@@ -72,13 +61,9 @@ func (h *host) killedAmidClasses(f *fate, then ClassConfig) (alive bool) {
 	h.t.Helper()
 	ctx := context.Background()
 	was := h.tree()
-	n := h.doom(f)
-	alive = survives(n, func() {
-		for _, s := range []Spec{classed(spec("api", place.LS, 0, 9000100), "gold"), spec("batch", place.BE, 0, 9000101)} {
-			if _, err := n.Place(ctx, s); err != nil {
-				h.t.Fatal(err)
-			}
-		}
+	alive = h.restoredAfter(f, func(n *Node) {
+		h.place(n, classed(spec("api", place.LS, 0, 9000100), "gold"))
+		h.place(n, spec("batch", place.BE, 0, 9000101))
 		before := h.schemata("berth-gold") + h.schemata("berth-bulk") + h.schemata("")
 		n.opt.Classes = then
 		if _, err := n.Reconcile(ctx); err != nil {
@@ -91,79 +76,43 @@ func (h *host) killedAmidClasses(f *fate, then ClassConfig) (alive bool) {
 			h.t.Fatal(err)
 		}
 	})
-	if alive {
-		n.Close()
-	}
-	if items, err := Restore(ctx, h.options()); err != nil {
-		h.t.Fatalf("%v\n%v", err, items)
-	}
-	is := h.tree()
-	sorted := func(text string) string {
-		words := strings.Fields(text)
-		slices.Sort(words)
-		return strings.Join(words, " ")
-	}
-	for name, text := range was {
-		if !strings.HasPrefix(name, rc) || strings.HasSuffix(name, "last_cmd_status") {
-			continue
-		}
-		if got := is[name]; got != text && sorted(got) != sorted(text) {
-			h.t.Errorf("%s is %q, was %q", name, got, text)
-		}
-	}
-	for name := range is {
-		if _, there := was[name]; !there && strings.HasPrefix(name, rc) {
-			h.t.Errorf("%s is left", name)
-		}
-	}
+	h.isRestored(was, ofResctrl)
 	return alive
+}
+
+// ofResctrl says of a file whether it is one of resctrl's settings.
+func ofResctrl(name string) bool {
+	return strings.HasPrefix(name, rc) && !strings.HasSuffix(name, "last_cmd_status")
 }
 
 // Killed before and after each change of files, restoring gives everything back.
 func TestIOClassKilled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	total := 0
-	for at := 1; ; at++ {
-		done := false
-		for _, after := range []bool{false, true} {
-			h := ioHost(t, fakekernel.V2(), costText)
-			before := h.tree()
-			n := h.doom(&fate{at: at, after: after})
-			if survives(n, func() {
-				for _, s := range []Spec{ofIO(spec("api", place.LS, 0, 9000100), "slow"), ofIO(spec("batch", place.BE, 0, 9000101), "last")} {
-					if _, err := n.Place(ctx, s); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if _, err := n.Resize(ctx, ofIO(spec("api", place.LS, 0, 0), "last")); err != nil {
-					t.Fatal(err)
-				}
-			}) {
-				n.Close()
-				done = true
+	killedAtEach(t, 1, 20, func(f *fate) bool {
+		h := ioHost(t, fakekernel.V2(), costText)
+		before := h.tree()
+		alive := h.restoredAfter(f, func(n *Node) {
+			h.place(n, ofIO(spec("api", place.LS, 0, 9000100), "slow"))
+			h.place(n, ofIO(spec("batch", place.BE, 0, 9000101), "last"))
+			if _, err := n.Resize(ctx, ofIO(spec("api", place.LS, 0, 0), "last")); err != nil {
+				t.Fatal(err)
 			}
-			if items, err := Restore(ctx, h.options()); err != nil {
-				t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
+		})
+		for name, text := range h.tree() {
+			about := strings.Contains(name, "/io.") || strings.HasSuffix(name, "/ioprio")
+			was, there := before[name]
+			if path.Base(name) == blockio.CostQoS { // the kernel keeps the line of a disk
+				text, was = strings.Join(strings.Fields(text)[:min(2, len(strings.Fields(text)))], " "), "254:0 enable=0"
+				there = text == "" || text == was
+				was = text
 			}
-			for name, text := range h.tree() {
-				about := strings.Contains(name, "/io.") || strings.HasSuffix(name, "/ioprio")
-				was, there := before[name]
-				if path.Base(name) == blockio.CostQoS { // the kernel keeps the line of a disk
-					text, was = strings.Join(strings.Fields(text)[:min(2, len(strings.Fields(text)))], " "), "254:0 enable=0"
-					there = text == "" || text == was
-					was = text
-				}
-				if about && (!there || was != text) {
-					t.Errorf("killed at %d (%v): %s is %q, was %q, %v", at, after, name, text, was, there)
-				}
+			if about && (!there || was != text) {
+				t.Errorf("%s is %q, was %q, %v", name, text, was, there)
 			}
 		}
-		if total = at; done {
-			break
-		}
-	}
-	t.Logf("killed at %d changes, before and after each", total-1)
+		return alive
+	})
 }
 
 // A group in which another program has set lines and weights has them again after a kill at any
@@ -199,52 +148,38 @@ func TestIOClassOfGroupKilled(t *testing.T) {
 			if os.Getenv("BERTH_CRASHES") != "" {
 				step = 1
 			}
-			for at, alive := 1, false; !alive; at += step {
-				for _, after := range []bool{false, true} {
-					h := ioHost(t, tc.layout, ioClassesText)
-					for _, dir := range tc.dirs {
-						if err := h.k.Mkdir("sys/fs/cgroup/" + dir); err != nil {
-							t.Fatal(err)
-						}
-					}
-					for _, f := range tc.files {
-						if err := h.k.WriteFile(f[0], f[1]); err != nil {
-							t.Fatal(err)
-						}
-					}
-					before := h.tree()
-					n := h.doom(&fate{at: at, after: after})
-					alive = survives(n, func() {
-						s := ofIO(spec("theirs", place.LS, 0, 0), "slow")
-						s.Group, s.Owner = "theirs", Owner{}
-						_, err := n.Place(ctx, s)
-						if err == nil {
-							s.SetClass(IOClass, "gold")
-							_, err = n.Resize(ctx, s)
-						}
-						if err == nil {
-							err = n.Release(ctx, "theirs", Keep)
-						}
-						if err != nil {
-							t.Fatal(err)
-						}
-					})
-					if alive {
-						n.Close()
-					}
-					if items, err := Restore(ctx, h.options()); err != nil {
-						t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
-					}
-					for file, text := range h.tree() {
-						if base := path.Base(file); (strings.HasPrefix(base, "io.") || strings.HasPrefix(base, "blkio.")) && text != before[file] {
-							t.Errorf("killed at %d (%v): %s is %q, was %q", at, after, file, text, before[file])
-						}
+			killedAtEach(t, step, 20, func(f *fate) bool {
+				h := ioHost(t, tc.layout, ioClassesText)
+				for _, dir := range tc.dirs {
+					if err := h.k.Mkdir("sys/fs/cgroup/" + dir); err != nil {
+						t.Fatal(err)
 					}
 				}
-				if alive && at < 20 {
-					t.Errorf("%d changes: the sequence does little", at)
+				for _, f := range tc.files {
+					if err := h.k.WriteFile(f[0], f[1]); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
+				before := h.tree()
+				alive := h.restoredAfter(f, func(n *Node) {
+					s := ofIO(spec("theirs", place.LS, 0, 0), "slow")
+					s.Group, s.Owner = "theirs", Owner{}
+					h.place(n, s)
+					s.SetClass(IOClass, "gold")
+					_, err := n.Resize(ctx, s)
+					if err == nil {
+						err = n.Release(ctx, "theirs", Keep)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				})
+				h.isRestored(before, func(name string) bool {
+					base := path.Base(name)
+					return strings.HasPrefix(base, "io.") || strings.HasPrefix(base, "blkio.")
+				})
+				return alive
+			})
 		})
 	}
 }

@@ -435,9 +435,7 @@ func TestNetClassDrift(t *testing.T) {
 
 	theirs := traffic.Qdisc{Kind: "fq", Handle: 0x80010000}
 	net.Put("eth0", theirs)
-	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-		t.Errorf("replaced: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "replaced")
 	if w, err := n.Get(ctx, "api"); err != nil || !slices.ContainsFunc(w.Notes, func(text string) bool {
 		return strings.Contains(text, `network class "first": eth0 has a root queueing discipline of somebody else's, "fq 8001:", which is not replaced`)
 	}) {
@@ -539,63 +537,40 @@ func TestNetClassKilled(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for _, layout := range []string{"v2", "hybrid", "fq"} {
-		total := 0
-		for at := 1; ; at++ {
-			done := false
-			for _, after := range []bool{false, true} {
-				h, net := netHost(t, layout)
-				if layout == "fq" {
-					h, net = fqHost(t)
+		killedAtEach(t, 1, 25, func(f *fate) bool {
+			h, net := netHost(t, layout)
+			if layout == "fq" {
+				h, net = fqHost(t)
+			}
+			bulk := h.opt.Classes.Net.Classes["bulk"]
+			bulk.Receive, bulk.ReceiveTogether, bulk.ReceiveFrom = 15e6, 30e6, "eth0/eth9"
+			h.opt.Classes.Net.Classes["bulk"] = bulk
+			was, _ := net.Of("eth0")
+			h.place(h.open(), spec("there", place.LS, 100, 9000103)) // so that groups and marks of the node stay
+			before := h.tree()
+			alive := h.restoredAfter(f, func(n *Node) {
+				s := netted(spec("api", place.LS, 100, 9000100), "first")
+				s.Bandwidth.Limit = traffic.Limit{Send: 10e6, Receive: 20e6}
+				h.place(n, s)
+				_, err := n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "bulk"))
+				if err == nil {
+					err = n.Release(ctx, "api", Keep)
 				}
-				bulk := h.opt.Classes.Net.Classes["bulk"]
-				bulk.Receive, bulk.ReceiveTogether, bulk.ReceiveFrom = 15e6, 30e6, "eth0/eth9"
-				h.opt.Classes.Net.Classes["bulk"] = bulk
-				was, _ := net.Of("eth0")
-				h.place(h.open(), spec("there", place.LS, 100, 9000103)) // so that groups and marks of the node stay
-				before := h.tree()
-				f := &fate{at: at, after: after}
-				h.net = doomedNet{net, f}
-				n := h.doom(f)
-				h.net = net
-				alive := survives(n, func() {
-					s := netted(spec("api", place.LS, 100, 9000100), "first")
-					s.Bandwidth.Limit = traffic.Limit{Send: 10e6, Receive: 20e6}
-					_, err := n.Place(ctx, s)
-					if err == nil {
-						_, err = n.Resize(ctx, netted(spec("api", place.LS, 100, 0), "bulk"))
-					}
-					if err == nil {
-						err = n.Release(ctx, "api", Keep)
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-				})
-				if alive {
-					n.Close()
-					done = true
+				if err != nil {
+					t.Fatal(err)
 				}
-				if items, err := Restore(ctx, h.options()); err != nil {
-					t.Fatalf("%s, killed at %d (%v): %v\n%v", layout, at, after, err, items)
-				}
-				root, _ := net.Of("eth0")
-				if marks, limits := h.marks(net), h.limits(net); root != was || net.PacedBy("eth0") != nil || len(marks) > 0 || len(limits) > 0 {
-					t.Fatalf("%s, killed at %d (%v): root %v, marks %v, limits %v", layout, at, after, root, marks, limits)
-				}
-				for name := range h.tree() {
-					if _, ok := before[name]; !ok && strings.Contains(name, netGroup) {
-						t.Fatalf("%s, killed at %d (%v): /%s is left", layout, at, after, name)
-					}
+			})
+			root, _ := net.Of("eth0")
+			if marks, limits := h.marks(net), h.limits(net); root != was || net.PacedBy("eth0") != nil || len(marks) > 0 || len(limits) > 0 {
+				t.Errorf("%s: root %v, marks %v, limits %v", layout, root, marks, limits)
+			}
+			for name := range h.tree() {
+				if _, ok := before[name]; !ok && strings.Contains(name, netGroup) {
+					t.Errorf("%s: /%s is left", layout, name)
 				}
 			}
-			if total = at; done {
-				break
-			}
-		}
-		t.Logf("%s: killed at %d changes, before and after each", layout, total-1)
-		if total < 25 {
-			t.Errorf("%s: %d changes", layout, total)
-		}
+			return alive
+		})
 	}
 }
 
@@ -665,8 +640,7 @@ func TestNetClassProperties(t *testing.T) {
 			case 2:
 				err = n.Release(ctx, id, Keep)
 			}
-			var step *kernel.StepError
-			if errors.As(err, &step) {
+			if _, ok := errors.AsType[*kernel.StepError](err); ok {
 				t.Fatalf("refused by the kernel: %v", err)
 			}
 			all, err := n.List(ctx)

@@ -99,9 +99,7 @@ func TestPowerClasses(t *testing.T) {
 	if len(w.Notes) > 1 {
 		t.Errorf("notes: %q", w.Notes)
 	}
-	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-		t.Errorf("repairs: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "again")
 	moved, err := n.Move(ctx, "api", cpuset.MustParse("6-7"), cpuset.Set{})
 	if err != nil {
 		t.Fatal(err)
@@ -251,9 +249,7 @@ func TestPowerClassPools(t *testing.T) {
 	for cpu := 1; cpu < 8; cpu++ {
 		has(cpu, "balance_power")
 	}
-	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-		t.Errorf("repairs: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "again")
 	// A configuration without gives them back.
 	opt := h.options()
 	opt.Classes.Power = nil
@@ -288,9 +284,7 @@ func TestPowerClassSchedule(t *testing.T) {
 		{21, "balance_power", "performance", 0}, {22, "power", "balance_performance", 1}, {23, "power", "balance_performance", 1}, {6, "balance_power", "performance", 2},
 	} {
 		at(step.hour)
-		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-			t.Errorf("%d:30: %v, %v", step.hour, repairs, err)
-		}
+		h.repairsNothing(n, fmt.Sprintf("%d:30", step.hour))
 		for cpu := range 8 {
 			want := step.shared
 			if w.Grant.Own.Has(cpu) {
@@ -344,9 +338,7 @@ func TestPowerClassScheduleFails(t *testing.T) {
 	if err := h.k.Put(limit, was); err != nil {
 		t.Fatal(err)
 	}
-	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-		t.Errorf("repairs: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "again")
 	if got := h.file(cpus + "/cpufreq/policy1/energy_performance_preference"); got != "power" {
 		t.Errorf("CPU 1 has %s", got)
 	}
@@ -383,9 +375,7 @@ func TestPowerClassYields(t *testing.T) {
 			t.Errorf("time %d: governor %s", time, got)
 		}
 	}
-	if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-		t.Errorf("yielded: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "yielded")
 	if got := h.file(governor); got != "performance" {
 		t.Errorf("governor %s, want that of the other program", got)
 	}
@@ -460,61 +450,44 @@ func TestPowerClassKilled(t *testing.T) {
 	for _, driver := range []string{"intel_pstate", "amd-pstate-epp, boost by policy"} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			killedAmidPower(t, driver)
+			step := 1
+			if testing.Short() {
+				step = 7
+			}
+			killedAtEach(t, step, 50, func(f *fate) bool {
+				h := powerHost(t, driver, 1)
+				h.opt.Classes.Power.Shared = "power"
+				before := h.settings()
+				alive := h.restoredAfter(f, func(n *Node) {
+					h.throughProfiles(n, powered(spec("api", place.LSE, 1000, 9000100), "steady"), "6", "eco", "full", "balance-power")
+				})
+				if diff := cmp.Diff(before, h.settings()); diff != "" {
+					t.Errorf("(-before +restored):\n%s", diff)
+				}
+				return alive
+			})
 		})
 	}
 }
 
-func killedAmidPower(t *testing.T, driver string) {
+// throughProfiles has a workload placed, given other profiles, moved and released.
+func (h *host) throughProfiles(n *Node, s Spec, to string, profiles ...string) {
+	h.t.Helper()
 	ctx := context.Background()
-	total, step := 0, 1
-	if testing.Short() {
-		step = 7
-	}
-	for at := 1; ; at += step {
-		done := false
-		for _, after := range []bool{false, true} {
-			h := powerHost(t, driver, 1)
-			h.opt.Classes.Power.Shared = "power"
-			before := h.settings()
-			n := h.doom(&fate{at: at, after: after})
-			alive := survives(n, func() {
-				s := powered(spec("api", place.LSE, 1000, 9000100), "steady")
-				_, err := n.Place(ctx, s)
-				for _, name := range []string{"eco", "full", "balance-power"} {
-					if err == nil {
-						s.Classes, s.PID = map[ClassKind]string{PowerClass: name}, 0
-						_, err = n.Resize(ctx, s)
-					}
-				}
-				if err == nil {
-					_, err = n.Move(ctx, "api", cpuset.MustParse("6"), cpuset.Set{})
-				}
-				if err == nil {
-					err = n.Release(ctx, "api", Keep)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			})
-			if alive {
-				n.Close()
-				done = true
-			}
-			if items, err := Restore(ctx, h.options()); err != nil {
-				t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
-			}
-			if diff := cmp.Diff(before, h.settings()); diff != "" {
-				t.Fatalf("killed at %d (%v) (-before +restored):\n%s", at, after, diff)
-			}
-		}
-		if total = at; done {
-			break
+	h.place(n, s)
+	s.PID = 0
+	for _, name := range profiles {
+		s.SetClass(PowerClass, name)
+		if _, err := n.Resize(ctx, s); err != nil {
+			h.t.Fatal(err)
 		}
 	}
-	t.Logf("killed before and after changes 1 to %d, %d apart", total-1, step)
-	if total < 50 {
-		t.Errorf("%d changes", total)
+	_, err := n.Move(ctx, s.Request.ID, cpuset.MustParse(to), cpuset.Set{})
+	if err == nil {
+		err = n.Release(ctx, s.Request.ID, Keep)
+	}
+	if err != nil {
+		h.t.Fatal(err)
 	}
 }
 
@@ -550,8 +523,7 @@ func TestPowerClassProperties(t *testing.T) {
 					case 3:
 						err = n.Release(ctx, id, Kill)
 					}
-					var step *kernel.StepError
-					if errors.As(err, &step) {
+					if _, ok := errors.AsType[*kernel.StepError](err); ok {
 						t.Fatalf("refused by the kernel: %v", err)
 					}
 					h.unowned(n, before)

@@ -139,8 +139,7 @@ func reportClasses(reading *classReading) (ClassReport, error) {
 			continue
 		}
 		s, err := k.report(reading)
-		var lacks *kernel.NotSupportedError
-		if errors.As(err, &lacks) {
+		if lacks, ok := errors.AsType[*kernel.NotSupportedError](err); ok {
 			s, err = ClassSection{Reason: lacks.Reason, Remedy: lacks.Remedy}, nil
 		}
 		if err != nil {

@@ -104,9 +104,7 @@ func TestPowerScale(t *testing.T) {
 		if h.limit(0) != "3700000" || h.limit(6) != "3700000" {
 			t.Errorf("window %d: the reserved CPU has %s kHz, that of api %s", i, h.limit(0), h.limit(6))
 		}
-		if repairs, err := h.n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-			t.Errorf("window %d: repairs %v, %v", i, repairs, err)
-		}
+		h.repairsNothing(h.n, fmt.Sprintf("window %d", i))
 	}
 	want := []string{"75% of the highest clock by their load, after 100%", "50% of the highest clock by their load, after 75%", "65% of the highest clock by their load, after 50%", "100% of the highest clock by their load, after 65%"}
 	if got := h.scaled(); len(got) != len(want) {
@@ -266,38 +264,20 @@ func TestPowerScaleNot(t *testing.T) {
 // all CPUs what they had.
 func TestPowerScaleKilled(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
-	for at := 1; ; at++ {
-		done := false
-		for _, after := range []bool{false, true} {
-			h := scaleHost(t, "intel_pstate")
-			before := h.settings()
-			h.n = h.doom(&fate{at: at, after: after})
-			if survives(h.n, func() {
-				for _, busy := range []int{10, 10, 10, 10, 80, 10, 10, 10} {
-					h.window(busy)
-				}
-			}) {
-				h.n.Close()
-				done = true
+	killedAtEach(t, 1, 40, func(f *fate) bool {
+		h := scaleHost(t, "intel_pstate")
+		before := h.settings()
+		alive := h.restoredAfter(f, func(n *Node) {
+			h.n = n
+			for _, busy := range []int{10, 10, 10, 10, 80, 10, 10, 10} {
+				h.window(busy)
 			}
-			opt := h.options()
-			opt.Keep = false
-			if items, err := Restore(ctx, opt); err != nil {
-				t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
-			}
-			if diff := cmp.Diff(before, h.settings()); diff != "" {
-				t.Fatalf("killed at %d (%v) (-before +restored):\n%s", at, after, diff)
-			}
+		})
+		if diff := cmp.Diff(before, h.settings()); diff != "" {
+			t.Errorf("(-before +restored):\n%s", diff)
 		}
-		if done {
-			if at < 40 {
-				t.Errorf("%d changes", at)
-			}
-			t.Logf("killed before and after changes 1 to %d", at-1)
-			return
-		}
-	}
+		return alive
+	})
 }
 
 // A window in which nothing changes.

@@ -77,9 +77,7 @@ func TestSpeedSelect(t *testing.T) {
 		if len(w.Notes) > 2 || !strings.Contains(w.Notes[1], "its turbo by priority (SST-TF) is that of CPUs 0-1, too") {
 			t.Errorf("notes: %q", w.Notes)
 		}
-		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-			t.Errorf("repairs: %v, %v", repairs, err)
-		}
+		h.repairsNothing(n, "again")
 		r, err := n.ClassReport(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -187,9 +185,7 @@ func TestSpeedSelectOfOthers(t *testing.T) {
 			if diff := cmp.Diff(tc.want, d.State()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", what, diff)
 			}
-			if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-				t.Errorf("%s: repairs: %v, %v", what, repairs, err)
-			}
+			h.repairsNothing(n, what)
 			h.release(n, "api")
 			if diff := cmp.Diff(before, d.State()); diff != "" || h.undoLog(n).Has(isPowerStep) {
 				t.Errorf("%s, released (-before +after):\n%s", what, diff)
@@ -239,9 +235,7 @@ func TestSpeedSelectYields(t *testing.T) {
 				}
 			}
 		}
-		if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-			t.Errorf("%s, yielded: %v, %v", what, repairs, err)
-		}
+		h.repairsNothing(n, what+", yielded")
 		if diff := cmp.Diff(tc.after, d.State()); diff != "" || !yielded {
 			t.Errorf("%s, yielded %v (-want +got):\n%s", what, yielded, diff)
 		}
@@ -389,69 +383,23 @@ func TestSpeedSelectKilled(t *testing.T) {
 	for _, mailbox := range []bool{false, true} {
 		t.Run(fmt.Sprint("mailbox ", mailbox), func(t *testing.T) {
 			t.Parallel()
-			killedAmidSpeed(t, mailbox)
-		})
-	}
-}
-
-func killedAmidSpeed(t *testing.T, mailbox bool) {
-	ctx := context.Background()
-	total, step := 0, 1
-	if testing.Short() {
-		step = 7
-	}
-	for at := 1; ; at += step {
-		done := false
-		for _, after := range []bool{false, true} {
-			h, d := speedHost(t)
-			d.Mailbox = mailbox
-			h.opt.Classes.Power.Shared = "last"
-			d.Package(1).Priority[4], d.Package(1).Priority[5] = 2, 2
-			before, files := d.State(), h.settings()
-			f := &fate{at: at, after: after}
-			h.speed = doomedSpeed{d, f}
-			n := h.doom(f)
-			h.speed = d
-			alive := survives(n, func() {
-				s := speedSpec("api", "2-3", "first")
-				_, err := n.Place(ctx, s)
-				for _, name := range []string{"second", "first"} {
-					if err == nil {
-						s.Classes = map[ClassKind]string{PowerClass: name}
-						_, err = n.Resize(ctx, s)
-					}
+			step := 1
+			if testing.Short() {
+				step = 7
+			}
+			killedAtEach(t, step, 50, func(f *fate) bool {
+				h, d := speedHost(t)
+				d.Mailbox = mailbox
+				h.opt.Classes.Power.Shared = "last"
+				d.Package(1).Priority[4], d.Package(1).Priority[5] = 2, 2
+				before, files := d.State(), h.settings()
+				alive := h.restoredAfter(f, func(n *Node) { h.throughProfiles(n, speedSpec("api", "2-3", "first"), "6-7", "second", "first") })
+				if diff := cmp.Diff(before, d.State()) + cmp.Diff(files, h.settings()); diff != "" {
+					t.Errorf("(-before +restored):\n%s", diff)
 				}
-				if err == nil {
-					_, err = n.Move(ctx, "api", cpuset.MustParse("6-7"), cpuset.Set{})
-				}
-				if err == nil {
-					err = n.Release(ctx, "api", Keep)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				return alive
 			})
-			if alive {
-				n.Close()
-				done = true
-			}
-			if items, err := Restore(ctx, h.options()); err != nil {
-				t.Fatalf("killed at %d (%v): %v\n%v", at, after, err, items)
-			}
-			if diff := cmp.Diff(before, d.State()); diff != "" {
-				t.Fatalf("killed at %d (%v) (-before +restored):\n%s", at, after, diff)
-			}
-			if diff := h.changes(files); len(diff) > 0 {
-				t.Fatalf("killed at %d (%v): %q", at, after, diff)
-			}
-		}
-		if total = at; done {
-			break
-		}
-	}
-	t.Logf("killed before and after changes 1 to %d, %d apart", total-1, step)
-	if total < 50 {
-		t.Errorf("%d changes", total)
+		})
 	}
 }
 
@@ -494,8 +442,7 @@ func TestSpeedSelectProperties(t *testing.T) {
 				case 3:
 					err = n.Release(ctx, id, Kill)
 				}
-				var step *kernel.StepError
-				if errors.As(err, &step) {
+				if _, ok := errors.AsType[*kernel.StepError](err); ok {
 					t.Fatalf("refused: %v", err)
 				}
 				s2, err := n.State(ctx)

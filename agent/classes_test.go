@@ -62,7 +62,7 @@ func classed(s Spec, name string) Spec {
 
 func (h *host) file(name string) string {
 	h.t.Helper()
-	text, err := readText(kernel.NewRoot("", h.k), name)
+	text, err := kernel.ReadText(h.k.FS(), name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -114,9 +114,7 @@ func TestCacheClasses(t *testing.T) {
 			if plan := layout.Plan(tree, []string{"gold", "bulk"}); len(plan) > 0 {
 				t.Errorf("not as it is to be:\n%v", plan)
 			}
-			if repairs, err := n.Reconcile(context.Background()); err != nil || len(repairs) > 0 {
-				t.Errorf("repairs: %v, %v", repairs, err)
-			}
+			h.repairsNothing(n, "again")
 			h.release(n, "api")
 			if strings.Contains(fmt.Sprint(h.tree()), "berth-gold/") {
 				t.Error("the group of a class that nobody has is there still")
@@ -287,9 +285,7 @@ func TestCacheClassLacks(t *testing.T) {
 	if err != nil || w.Classes[CacheClass] != "bulk" || !strings.Contains(strings.Join(w.Notes, "\n"), `cache class "bulk": the workload goes without`) {
 		t.Errorf("%v, notes %q, %v", w.Classes, w.Notes, err)
 	}
-	if repairs, err := n.Reconcile(context.Background()); err != nil || len(repairs) > 0 {
-		t.Errorf("repairs: %v, %v", repairs, err)
-	}
+	h.repairsNothing(n, "again")
 	if _, err := n.Place(context.Background(), classed(spec("api", place.LS, 0, 9000100), "gold")); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("by name: %v", err)
 	}

@@ -242,7 +242,7 @@ func (g *groups) handsOn(dir string) bool {
 	if g.version == 1 {
 		return true
 	}
-	text, _ := readText(g.root, dir+"/cgroup.subtree_control")
+	text, _ := kernel.ReadText(g.root.FS(), dir+"/cgroup.subtree_control")
 	return slices.Contains(strings.Fields(text), cgroup.CPUSet)
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,13 +17,12 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/fakenet"
+	"berth.dev/berth/internal/fakespeed"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 )
-
-// killed is what a process that dies panics with.
-type killed struct{}
 
 // fate is what happens to a process at one of its changes, of the kernel's
 // files and of the records, counted together.
@@ -40,14 +40,14 @@ func (f *fate) change(do func() error) error {
 		return f.err
 	}
 	if hit && !f.after {
-		panic(killed{})
+		panic(fakekernel.Killed{})
 	}
 	err := do()
 	if f.each != nil {
 		f.each()
 	}
 	if hit {
-		panic(killed{})
+		panic(fakekernel.Killed{})
 	}
 	return err
 }
@@ -73,9 +73,16 @@ func (d doomed) Rmdir(name string) error {
 // doom opens a node without settling it, for a process with a fate.
 func (h *host) doom(f *fate) *Node {
 	h.t.Helper()
+	net, speed := h.net, h.speed
 	h.files = doomed{h.k, f}
+	if net, ok := net.(*fakenet.Network); ok {
+		h.net = doomedNet{net, f}
+	}
+	if device, ok := speed.(*fakespeed.Device); ok {
+		h.speed = doomedSpeed{device, f}
+	}
 	n, err := newNode(h.options())
-	h.files = h.k
+	h.files, h.net, h.speed = h.k, net, speed
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -86,18 +93,48 @@ func (h *host) doom(f *fate) *Node {
 // survives runs do and reports whether it came to its end; if not, the process
 // is dead.
 func survives(n *Node, do func()) (alive bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(killed); !ok {
-				panic(r)
-			}
-			if n.held != nil {
-				n.held.close()
-			}
+	if alive = fakekernel.Survives(do); !alive && n.held != nil {
+		n.held.close()
+	}
+	return alive
+}
+
+// killedAtEach is fakekernel.KillAtEach with fates.
+func killedAtEach(t *testing.T, step, least int, run func(f *fate) (alive bool)) {
+	t.Helper()
+	fakekernel.KillAtEach(t, step, least, func(at int, after bool) bool { return run(&fate{at: at, after: after}) })
+}
+
+// restoredAfter has a process with a fate do something, and restores everything.
+func (h *host) restoredAfter(f *fate, do func(*Node)) (alive bool) {
+	h.t.Helper()
+	n := h.doom(f)
+	if alive = survives(n, func() { do(n) }); alive {
+		n.Close()
+	}
+	opt := h.options()
+	opt.Keep = false
+	if items, err := Restore(context.Background(), opt); err != nil {
+		h.t.Fatalf("restore: %v\n%v", err, items)
+	}
+	return alive
+}
+
+// isRestored checks that of some files each is there that was before, with the same words, and no other one.
+func (h *host) isRestored(before map[string]string, about func(name string) bool) {
+	h.t.Helper()
+	words := func(text string) []string { return slices.Sorted(strings.FieldsSeq(text)) }
+	now := h.tree()
+	for name, text := range before {
+		if about(name) && !slices.Equal(words(now[name]), words(text)) {
+			h.t.Errorf("/%s is %q, was %q", name, now[name], text)
 		}
-	}()
-	do()
-	return true
+	}
+	for name := range now {
+		if _, was := before[name]; !was && about(name) {
+			h.t.Errorf("/%s is left", name)
+		}
+	}
 }
 
 // op is something that a process does to a node.
@@ -276,9 +313,9 @@ func (w *world) populated(dir string, at map[string]cpuset.Set) {
 			continue
 		}
 		child := dir + "/" + e.Name()
-		if procs, _ := readText(kernel.NewRoot("", w.k), child+"/cgroup.procs"); procs != "" {
+		if procs, _ := kernel.ReadText(w.k.FS(), child+"/cgroup.procs"); procs != "" {
 			for _, file := range []string{"cpuset.cpus.effective", cpusFile} {
-				if text, err := readText(kernel.NewRoot("", w.k), child+"/"+file); err == nil {
+				if text, err := kernel.ReadText(w.k.FS(), child+"/"+file); err == nil {
 					at[strings.TrimPrefix(child, w.cpusets+"/")] = cpuset.MustParse(text)
 					break
 				}

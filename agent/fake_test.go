@@ -49,7 +49,7 @@ func layouts() map[string]fakekernel.Layout {
 
 func newHost(t testing.TB, l fakekernel.Layout) *host {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	h := &host{t: t, dir: filepath.Join(dir, "root"), state: filepath.Join(dir, "state"), now: time.Unix(1000, 0)}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -65,18 +65,6 @@ func newHost(t testing.TB, l fakekernel.Layout) *host {
 		}
 	}
 	return h
-}
-
-// memoryDir is a temporary directory in memory if the host has one, so that
-// syncing does not wait for a disk.
-func memoryDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // testMachine has 2 nodes of 2 cores of 2 CPUs each.
@@ -152,6 +140,14 @@ func (h *host) place(n *Node, s Spec) Workload {
 		h.t.Fatal(err)
 	}
 	return w
+}
+
+// repairsNothing checks that there is nothing to repair.
+func (h *host) repairsNothing(n *Node, when string) {
+	h.t.Helper()
+	if repairs, err := n.Reconcile(context.Background()); err != nil || len(repairs) > 0 {
+		h.t.Errorf("%s: repairs: %v, %v", when, repairs, err)
+	}
 }
 
 // isProcs reports whether a file lists the processes of a control group.

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
 
@@ -220,7 +221,7 @@ func TestKeepWithoutFormerGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, top := range tops {
-				text, err := readText(n.root, top+"/cgroup.procs")
+				text, err := kernel.ReadText(n.root.FS(), top+"/cgroup.procs")
 				if err != nil || !slices.Contains(strings.Fields(text), "9000100") {
 					t.Errorf("%s has %q, %v", top, text, err)
 				}

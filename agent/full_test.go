@@ -16,6 +16,10 @@ import (
 	"berth.dev/berth/place"
 )
 
+// The first thread of the process stays the main goroutine's: it cannot end, as those of tests do that change a
+// thread, and /proc/self tells of it.
+func init() { runtime.LockOSThread() }
+
 // A full disk lets nothing new be placed, and keeps nobody from taking away.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {

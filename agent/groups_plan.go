@@ -44,7 +44,7 @@ func (g *groups) enable(c *Transition) (kernel.Plan, error) {
 	if g.version != 2 {
 		return nil, nil
 	}
-	offered, err := readText(g.root, g.dir+"/cgroup.controllers")
+	offered, err := kernel.ReadText(g.root.FS(), g.dir+"/cgroup.controllers")
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (g *groups) used(c *Transition) []string {
 // children; its value is empty if there is none to take.
 func (g *groups) enableIn(dir string, offered, used []string) (kernel.Step, error) {
 	step := kernel.Step{Op: kernel.Enable, Path: dir + "/cgroup.subtree_control"}
-	text, err := readText(g.root, step.Path)
+	text, err := kernel.ReadText(g.root.FS(), step.Path)
 	if err != nil {
 		return step, kernel.IgnoreAbsent(err) // the group is yet to be made
 	}

@@ -46,8 +46,7 @@ func (t *transaction) recoverGuard() error {
 		return noted.Damage()
 	}
 	items, err := actuate.Recover(actuate.Options{Root: t.n.root, Dir: filepath.Dir(name)})
-	var busy *actuate.BusyError
-	if errors.As(err, &busy) {
+	if _, ok := errors.AsType[*actuate.BusyError](err); ok {
 		return nil
 	}
 	for _, item := range items {

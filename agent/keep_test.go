@@ -326,7 +326,7 @@ func TestDeadOwnerAndLostGroup(t *testing.T) {
 	unwaited := spec("unwaited", place.LSE, 1000, 0)
 	unwaited.Owner.PID = 9000103
 	h.place(n, unwaited)
-	stat, _ := readText(kernel.NewRoot("", h.k), "proc/9000103/stat")
+	stat, _ := kernel.ReadText(h.k.FS(), "proc/9000103/stat")
 	if err := h.k.Put("proc/9000103/stat", strings.Replace(stat, ") S", ") Z", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestDrift(t *testing.T) {
 	n := h.open()
 	h.place(n, spec("api", place.LSE, 2000, 9000100))
 	file := "sys/fs/cgroup/berth/api/cpuset.cpus"
-	want, _ := readText(kernel.NewRoot("", h.k), file)
+	want, _ := kernel.ReadText(h.k.FS(), file)
 	for i := 1; i <= 5; i++ {
 		if err := h.k.WriteFile(file, "7"); err != nil {
 			t.Fatal(err)
@@ -362,7 +362,7 @@ func TestDrift(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		now, _ := readText(kernel.NewRoot("", h.k), file)
+		now, _ := kernel.ReadText(h.k.FS(), file)
 		switch {
 		case i <= 3 && (len(repairs) != 1 || repairs[0].Count != i || repairs[0].Yielded || now != want):
 			t.Errorf("time %d: %+v, now %s", i, repairs, now)
@@ -390,7 +390,7 @@ func TestJudgeOfWidenedValue(t *testing.T) {
 	n := h.open()
 	h.place(n, spec("api", place.LSE, 2000, 9000100))
 	file := "sys/fs/cgroup/berth/api/cpuset.cpus"
-	want, _ := readText(kernel.NewRoot("", h.k), file)
+	want, _ := kernel.ReadText(h.k.FS(), file)
 	plan := kernel.Plan{{Path: file, Value: "0-7", Format: kernel.List}, {Path: file, Value: want, Format: kernel.List}}
 	counted := fmt.Sprint(n.drift)
 	if repairs := n.judge(plan); len(repairs) > 0 || fmt.Sprint(n.drift) != counted {

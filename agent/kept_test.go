@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/kernel"
 	"berth.dev/berth/place"
 )
 
@@ -107,7 +108,7 @@ func TestGroupVanishesInOneHierarchy(t *testing.T) {
 		if err != nil || (len(all) == 1) != c.stays {
 			t.Errorf("%s: left are %v, %v; events %v", c.name, all, err, h.events)
 		}
-		procs, err := readText(n.root, cpusets+w.Group+"/cgroup.procs")
+		procs, err := kernel.ReadText(n.root.FS(), cpusets+w.Group+"/cgroup.procs")
 		if (err == nil) != c.stays {
 			t.Errorf("%s: its group: %v", c.name, err)
 		}
@@ -148,7 +149,7 @@ func TestGivenGroupVanishesInOneHierarchy(t *testing.T) {
 	if all, err := n.List(ctx); err != nil || len(all) > 0 {
 		t.Errorf("left are %v, %v", all, err)
 	}
-	if _, err := readText(n.root, "sys/fs/cgroup/cpuset/web.slice/cpuset.cpus"); err == nil {
+	if _, err := kernel.ReadText(n.root.FS(), "sys/fs/cgroup/cpuset/web.slice/cpuset.cpus"); err == nil {
 		t.Error("it was made again")
 	}
 }
@@ -187,7 +188,7 @@ func TestMoveOfWhatIsYielded(t *testing.T) {
 		if len(h.events) != 1 || h.events[0].Text != "CPUs 4-5 are granted; "+note {
 			t.Errorf("%s: events %v", name, h.events)
 		}
-		if text, _ := readText(n.root, file); text != "7" {
+		if text, _ := kernel.ReadText(n.root.FS(), file); text != "7" {
 			t.Errorf("%s: the kernel has %s", name, text)
 		}
 	}

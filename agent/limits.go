@@ -268,7 +268,7 @@ func (g *groups) unlimited(group cgroup.Group, all knob.Settings, unweighted boo
 		if err != nil {
 			return err
 		}
-		text, err := readText(g.root, path.Join(dir, f.Name))
+		text, err := kernel.ReadText(g.root.FS(), path.Join(dir, f.Name))
 		if kernel.Absent(err) {
 			continue
 		}

@@ -288,7 +288,7 @@ func (t *transaction) workload(v snapshot, id string) Workload {
 // leftAlone tells of a file that is left to someone else, "" if it is gone, and which CPUs
 // the workload has then that was granted some.
 func (t *transaction) leftAlone(name, cpuFile string, granted cpuset.Set) (note string, cpus cpuset.Set) {
-	text, err := readText(t.n.root, name)
+	text, err := kernel.ReadText(t.n.root.FS(), name)
 	if err != nil {
 		return "", granted // gone, with its group
 	}

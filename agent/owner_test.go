@@ -273,7 +273,7 @@ func TestMarksOfStrangers(t *testing.T) {
 		t.Skip("needs root to give a group to another user")
 	}
 	const stranger = 65534
-	theirs := filepath.Join(memoryDir(t), "theirs")
+	theirs := filepath.Join(fakekernel.MemoryDir(t), "theirs")
 	if err := errors.Join(os.Mkdir(theirs, 0o700), makeRecord(theirs), os.Chown(theirs, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}

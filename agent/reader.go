@@ -130,7 +130,7 @@ func (t *transaction) compare(w *Workload) {
 	if name == "" {
 		return
 	}
-	text, err := readText(t.n.root, name)
+	text, err := kernel.ReadText(t.n.root.FS(), name)
 	if err != nil {
 		w.Notes = append(w.Notes, fmt.Sprintf("/%s cannot be read: %v", name, err))
 		return

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fork"
+	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
@@ -111,7 +111,7 @@ func newRealHost(t testing.TB) *realHost {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Skipf("no groups can be made here: %v", err)
 		}
-		t.Cleanup(func() { removeGroups(t, dir) })
+		t.Cleanup(func() { testbox.RemoveGroup(t, dir) })
 	}
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		text, err := os.ReadFile("/sys/fs/cgroup/cpuset/" + file)
@@ -120,34 +120,8 @@ func newRealHost(t testing.TB) *realHost {
 		}
 		h.write("cpuset/"+h.group+"/"+file, string(text))
 	}
-	h.opt = Options{Root: kernel.NewRoot("/", h.real), Dir: filepath.Join(memoryDir(t), "state"), Machine: h.machine()}
+	h.opt = Options{Root: kernel.NewRoot("/", h.real), Dir: filepath.Join(fakekernel.MemoryDir(t), "state"), Machine: h.machine()}
 	return h
-}
-
-// removeGroups removes the groups below a directory and itself, with what the test has
-// started in them: a process leaves some time after it was killed, later still in a group
-// that is idle.
-func removeGroups(t testing.TB, dir string) {
-	t.Helper()
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() {
-			removeGroups(t, filepath.Join(dir, e.Name()))
-		}
-	}
-	var err error
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-		pids, _ := os.ReadFile(dir + "/cgroup.procs")
-		for text := range strings.FieldsSeq(string(pids)) {
-			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-	}
-	t.Errorf("left behind: %v", err)
 }
 
 func (h *realHost) dir(controller string) string {

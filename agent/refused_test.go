@@ -86,9 +86,7 @@ func TestLimitRefusedToOne(t *testing.T) {
 				}
 				is("recovered")
 				for range 5 {
-					if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) > 0 {
-						t.Errorf("repairs %v, %v", repairs, err)
-					}
+					h.repairsNothing(n, "again")
 				}
 				meddle()
 				if repairs, err := n.Reconcile(ctx); err != nil || len(repairs) != 2 {

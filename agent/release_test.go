@@ -77,9 +77,7 @@ func TestReleaseWaitsWithoutLock(t *testing.T) {
 			if err := n.Release(t.Context(), "api", WhenEmpty); !errors.As(err, &occupied) {
 				t.Errorf("release without kill: %v", err)
 			}
-			if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) > 0 {
-				t.Errorf("reconcile: %v, %v", repairs, err)
-			}
+			h.repairsNothing(n, "again")
 			select {
 			case err := <-ended:
 				t.Errorf("released while the process lives: %v", err)
@@ -161,9 +159,7 @@ func TestReleaseStuckKilledAtEveryPoint(t *testing.T) {
 					if other, err := n.Place(t.Context(), spec("db", place.LSE, 2000, 0)); err != nil || other.Grant.Own.Overlaps(w.Grant.Own) {
 						t.Fatalf("%s: db has %v, %v", name, other.Grant, err)
 					}
-					if repairs, err := n.Reconcile(t.Context()); err != nil || len(repairs) > 0 {
-						t.Errorf("%s: %v, %v", name, repairs, err)
-					}
+					h.repairsNothing(n, name)
 					h.wake()
 					if !is.Releasing {
 						if err := n.Release(t.Context(), "api", Kill); err != nil {

@@ -239,7 +239,7 @@ func (d *revising) decide(n *Node, r *Revision) error {
 	}
 	d.to = t.to(to, about...)
 	d.to.All, d.to.strict, d.to.processes = true, true, a.processes
-	d.compare(n, r, refused, evicted)
+	d.compare(n, refused, evicted)
 	return nil
 }
 
@@ -397,7 +397,7 @@ func (a *adding) want(spec *Spec) error {
 }
 
 // compare says what the revision comes to.
-func (d *revising) compare(n *Node, r *Revision, refused map[string]error, evicted []string) {
+func (d *revising) compare(n *Node, refused map[string]error, evicted []string) {
 	before := &transaction{n: n, nodeState: n.held, ctx: d.t.ctx}
 	ids := slices.Concat(before.ids(), d.to.to.ids())
 	for id := range refused {

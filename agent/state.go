@@ -302,7 +302,7 @@ func (b *nodeState) corrupt() error {
 }
 
 func (n *Node) bootID() string {
-	text, _ := readText(n.root, "proc/sys/kernel/random/boot_id")
+	text, _ := kernel.ReadText(n.root.FS(), "proc/sys/kernel/random/boot_id")
 	return text
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 )
 
@@ -233,13 +234,7 @@ func disable(t *testing.T, root string) DelegationChange {
 
 func write(t *testing.T, root, name, text string) {
 	t.Helper()
-	file := filepath.Join(root, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fakekernel.Plant(t, filepath.Join(root, name), text)
 }
 
 func TestEnableDisable(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"testing/fstest"
 
 	"berth.dev/berth/internal/fakekernel"
-	"berth.dev/berth/machine"
 )
 
 // tree lays files over the synthetic machine of a short form ("" for none).
@@ -18,10 +17,7 @@ func tree(t *testing.T, short string, layers ...map[string]string) fstest.MapFS 
 	t.Helper()
 	fsys := fstest.MapFS{}
 	if short != "" {
-		m, err := machine.Short(short)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fakekernel.Short(t, short)
 		hardware, err := fakekernel.Sysfs(m)
 		if err != nil {
 			t.Fatal(err)

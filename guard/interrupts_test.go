@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -67,14 +66,8 @@ func TestFindingNamesInterrupts(t *testing.T) {
 				}
 			}
 		}
-		r, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := r.Run(ctx); err != nil {
-			t.Fatal(err)
+		if _, errs := runFor(t, o, time.Minute); len(errs) > 0 {
+			t.Fatal(errs)
 		}
 		if !strings.Contains(said, "interrupts take 40 % of CPU 3: eth0 (line 38, 5000 a second)") || !strings.Contains(said, "smp_affinity_list") {
 			t.Errorf("said %q", said)

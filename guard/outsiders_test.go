@@ -107,16 +107,9 @@ func TestActsOnOutsiders(t *testing.T) {
 				m.hogs = 20 * time.Second
 				o := m.options(control.Enforce)
 				o.Sensors, o.Actuator, o.Outsiders = m, m, tt.allowed
-				var events []control.Event
-				o.Acted = func(e control.Event) { events = append(events, e) }
-				r, err := New(o)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				if err := r.Run(ctx); err != nil {
-					t.Fatal(err)
+				events, errs := runFor(t, o, time.Minute)
+				if len(errs) > 0 {
+					t.Fatal(errs)
 				}
 				if tt.want == "" {
 					if len(m.actions) > 0 || len(events) > 0 {

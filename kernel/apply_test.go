@@ -210,7 +210,7 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 		want := tree(t, k)
 		last := values[len(values)-1]
 		want[v1cpu+"/cpu.shares"] = last + "\n"
-		dir := memoryDir(t)
+		dir := fakekernel.MemoryDir(t)
 		j, err := CreateUndoLog(root, dir, "test")
 		if err != nil {
 			t.Fatal(err)

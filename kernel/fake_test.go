@@ -13,7 +13,7 @@ import (
 // fake returns the Root of a host that the test simulates, with process 100.
 func fake(t *testing.T, l fakekernel.Layout) (*Root, *fakekernel.Kernel) {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	k, err := fakekernel.New(dir, l)
 	if err != nil {
 		t.Fatal(err)
@@ -42,24 +42,12 @@ func sameTree(t *testing.T, k *fakekernel.Kernel, want map[string]string) {
 
 func undoLog(t *testing.T, root *Root) (*UndoLog, string) {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	j, err := CreateUndoLog(root, dir, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return j, dir
-}
-
-// memoryDir is a temporary directory in memory if the host has one, as /run
-// is, so that syncing does not wait for a disk.
-func memoryDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // die ends an undo log as the death of its process does.
@@ -94,9 +82,6 @@ func files(t *testing.T, dir string) []string {
 	return names
 }
 
-// killed is what mortal panics with.
-type killed struct{}
-
 // mortal is Files under which the process dies at operation number at: before
 // it, reads included, or after it took effect, where only changes count.
 type mortal struct {
@@ -120,7 +105,7 @@ func (m mortal) die(counts bool) {
 		return
 	}
 	if *m.count++; *m.count == m.at {
-		panic(killed{})
+		panic(fakekernel.Killed{})
 	}
 }
 
@@ -139,19 +124,6 @@ func (m mortal) Mkdir(name string) error {
 
 func (m mortal) Rmdir(name string) error {
 	return m.change(func() error { return m.Files.Rmdir(name) })
-}
-
-// survives runs f and reports whether it came to its end.
-func survives(f func()) (alive bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(killed); !ok {
-				panic(r)
-			}
-		}
-	}()
-	f()
-	return true
 }
 
 const v1cpu = "sys/fs/cgroup/cpu,cpuacct"

@@ -39,8 +39,7 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // said is the error without the operation and path that the os package adds.
 func (e *StepError) said() string {
-	var pathErr *fs.PathError
-	if errors.As(e.Err, &pathErr) {
+	if pathErr, ok := errors.AsType[*fs.PathError](e.Err); ok {
 		return strings.Replace(e.Err.Error(), pathErr.Error(), pathErr.Err.Error(), 1)
 	}
 	return e.Err.Error()

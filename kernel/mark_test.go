@@ -5,6 +5,8 @@ import (
 	"os"
 	"syscall"
 	"testing"
+
+	"berth.dev/berth/internal/fakekernel"
 )
 
 // TestSetterOfMark marks directories of root's that others may, or may not, write to: who
@@ -14,7 +16,7 @@ func TestSetterOfMark(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs a directory of root's")
 	}
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	root, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -24,15 +24,15 @@ func ReadMemory(fsys fs.FS) (Memory, error) {
 	if err != nil {
 		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
-	m, err := ParseMemory(string(text))
+	m, err := parseMemory(string(text))
 	if err != nil {
 		return Memory{}, fmt.Errorf("parse proc/meminfo: %w", err)
 	}
 	return m, nil
 }
 
-// ParseMemory takes the text of /proc/meminfo, whose figures are in KiB.
-func ParseMemory(text string) (m Memory, err error) {
+// parseMemory takes the text of /proc/meminfo, whose figures are in KiB.
+func parseMemory(text string) (m Memory, err error) {
 	total, available := false, false
 	for line := range strings.Lines(text) {
 		name, rest, _ := strings.Cut(line, ":")

@@ -41,7 +41,7 @@ func FuzzParseMemory(f *testing.F) {
 	f.Add("MemTotal: 1 kB\nMemAvailable: 24287232 kB\n")
 	f.Add("MemTotal: 1 kB\nMemAvailable: 9007199254740991 kB")
 	f.Fuzz(func(t *testing.T, text string) {
-		m, err := ParseMemory(text)
+		m, err := parseMemory(text)
 		if m.Total < 0 || m.Available < 0 || err != nil && m != (Memory{}) {
 			t.Errorf("%q: %v, %v", text, m, err)
 		}

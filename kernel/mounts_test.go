@@ -138,7 +138,7 @@ func TestUndoIsConfined(t *testing.T) {
 					write(t, root, e.Path, e.Value)
 					before[e.Path] = e.Value + "\n"
 				}
-				dir := memoryDir(t)
+				dir := fakekernel.MemoryDir(t)
 				name := filepath.Join(dir, "log")
 				var err error
 				if kind == "log of a run" {
@@ -177,7 +177,7 @@ func TestUndoIsConfined(t *testing.T) {
 func TestUndoWithoutMounts(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	dead(t, root, dir, oneWrite)
 	if err := os.Remove(filepath.Join(root.Name(), "proc/self/mountinfo")); err != nil {
 		t.Fatal(err)

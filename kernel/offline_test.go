@@ -37,7 +37,7 @@ func TestUndoOffline(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, root, dir+"/cpuset.cpus", test.original)
-		log, err := OpenUndoLog(root, filepath.Join(memoryDir(t), "log"), "test")
+		log, err := OpenUndoLog(root, filepath.Join(fakekernel.MemoryDir(t), "log"), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

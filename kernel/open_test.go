@@ -26,7 +26,7 @@ func TestUndoLogOutlivesItsProcesses(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V2())
 	before := tree(t, k)
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	for i, step := range labPlan(2) {
 		j := openLog(t, root, name)
 		if _, err := Apply(root, Plan{step}, j); err != nil {
@@ -54,7 +54,7 @@ func TestUndoLogHasOneNotePerFile(t *testing.T) {
 	root, _ := fake(t, fakekernel.V1())
 	file := v1cpu + "/cpu.shares"
 	write(t, root, file, "700")
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	for range 60 {
 		for _, value := range []string{"100", "200", "300"} {
 			j := openLog(t, root, name)
@@ -86,7 +86,7 @@ func TestUndoLogHasOneNotePerFile(t *testing.T) {
 func TestUndoLogRefuses(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	j := openLog(t, root, name)
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestUndoLogRefuses(t *testing.T) {
 func TestUndoLogIsAFile(t *testing.T) {
 	t.Parallel()
 	root, _ := fake(t, fakekernel.V1())
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	for what, make := range map[string]func(name string) error{
 		"pipe":      func(name string) error { return syscall.Mkfifo(name, 0o600) },
 		"directory": func(name string) error { return os.Mkdir(name, 0o700) },
@@ -161,7 +161,7 @@ func TestFullUndoLog(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	j := openLog(t, root, filepath.Join(memoryDir(t), "log"))
+	j := openLog(t, root, filepath.Join(fakekernel.MemoryDir(t), "log"))
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestUndoLogIsFullNoMore(t *testing.T) {
 	}
 	before := tree(t, k)
 	shares, idle := v1cpu+"/cpu.shares", v1cpu+"/old/cpu.idle"
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	j := openLog(t, root, name)
 	if _, err := Apply(root, Plan{{Path: shares, Value: "100"}, {Path: idle, Value: "1", Disturbs: []string{v1cpu + "/old/cpu.shares"}}}, j); err != nil {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestUndoLogMendsLine(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	j := openLog(t, root, name)
 	if _, err := j.file.WriteString(`{"seq":1,"do":{"pa`); err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ func TestUndoLogReservesRoom(t *testing.T) {
 		}
 		plan = append(plan, Step{Path: dir + "/cpu.idle", Value: "1", Disturbs: []string{dir + "/cpu.shares"}})
 	}
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	j := openLog(t, root, name)
 	if err := syscall.Fallocate(int(j.file.Fd()), fallocKeepSize, 0, 4096); err != nil {
 		t.Skipf("this file system reserves no room: %v", err)
@@ -317,7 +317,7 @@ func TestLongUndoLogStays(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	if err := os.Mkdir(name+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func TestDamagedUndoLog(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	name := filepath.Join(memoryDir(t), "log")
+	name := filepath.Join(fakekernel.MemoryDir(t), "log")
 	j := openLog(t, root, name)
 	if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.shares", Value: "100"}}, j); err != nil {
 		t.Fatal(err)
@@ -399,7 +399,7 @@ func TestUndoLogKnowsWhatWasMadeAnew(t *testing.T) {
 	if err := k.Mkdir(dir); err != nil {
 		t.Fatal(err)
 	}
-	j := openLog(t, root, filepath.Join(memoryDir(t), "log"))
+	j := openLog(t, root, filepath.Join(fakekernel.MemoryDir(t), "log"))
 	if _, err := Apply(root, Plan{{Path: file, Value: "100"}}, j); err != nil {
 		t.Fatal(err)
 	}

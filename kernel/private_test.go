@@ -140,7 +140,7 @@ func TestPrivateDirBehindLink(t *testing.T) {
 func TestLockedDirectory(t *testing.T) {
 	t.Parallel()
 	root, _ := fake(t, fakekernel.V1())
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestLockedDirectory(t *testing.T) {
 
 func TestOpenPrivateFile(t *testing.T) {
 	t.Parallel()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	victim := filepath.Join(dir, "victim")
 	for what, tt := range map[string]struct {
 		make func(name string) error

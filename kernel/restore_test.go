@@ -49,7 +49,7 @@ func TestKilled(t *testing.T) {
 				j, dir := undoLog(t, root)
 				count := 0
 				mortalRoot := NewRoot(root.Name(), mortal{k, at, after, &count})
-				alive := survives(func() {
+				alive := fakekernel.Survives(func() {
 					undo, err := Apply(mortalRoot, plan, j)
 					if err != nil {
 						t.Fatal(err)
@@ -93,7 +93,7 @@ func TestRestoreKilled(t *testing.T) {
 				die(t, j)
 				count := 0
 				mortalRoot := NewRoot(root.Name(), mortal{k, at, after, &count})
-				alive := survives(func() {
+				alive := fakekernel.Survives(func() {
 					if _, err := Restore(mortalRoot, dir); err != nil {
 						t.Fatal(err)
 					}

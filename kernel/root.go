@@ -151,8 +151,7 @@ func (liveFS) ReadFile(name string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
 	text, _, err := readFile("/"+name, make([]byte, 512))
-	var failed *fs.PathError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
 		failed.Path = name
 	}
 	return text, err
@@ -187,6 +186,16 @@ func (r *Root) Signal(pid int, sig syscall.Signal) error {
 // IsLive reports whether the Root is the live host (Open of "/"), whose process
 // ids are those of system calls.
 func (r *Root) IsLive() bool { return r.isLive }
+
+// ReadText returns the text of a small file below the file system that stands for "/", such as
+// "proc/sys/kernel/osrelease", without the white space around it; "" with an error.
+func ReadText(fsys fs.FS, name string) (string, error) {
+	data, err := fs.ReadFile(fsys, name)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(data)), nil
+}
 
 func (r *Root) read(name string) (string, error) {
 	data, err := fs.ReadFile(r.FS(), name)

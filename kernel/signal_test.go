@@ -21,7 +21,7 @@ func TestSignal(t *testing.T) {
 	}
 	defer func() { _ = child.Wait() }()
 	pid := child.Process.Pid
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	if err := os.Symlink("/proc", filepath.Join(dir, "proc")); err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func TestRestoreReport(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	name := dead(t, root, dir, Plan{
 		{Path: v1cpu + "/cpu.shares", Value: "10"},
 		{Path: v1cpu + "/cpu.cfs_quota_us", Value: "50000"},
@@ -166,7 +166,7 @@ func TestRestoreReport(t *testing.T) {
 func TestRestoreOthersGroup(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	const lab = v1cpu + "/lab"
 	dead(t, root, dir, Plan{{Op: Mkdir, Path: lab}, {Path: lab + "/cpu.shares", Value: "10"}})
 	if err := errors.Join(k.Rmdir(lab), k.Mkdir(v1cpu+"/other"), k.Mkdir(lab)); err != nil { // other takes the inodes
@@ -186,7 +186,7 @@ func TestRestoreNewestFirst(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	dead(t, root, dir, oneWrite)
 	dead(t, root, dir, Plan{{Path: v1cpu + "/cpu.shares", Value: "20"}})
 	if _, err := Restore(root, dir); err != nil {
@@ -201,7 +201,7 @@ func TestRestoreByBootTime(t *testing.T) {
 	t.Parallel()
 	root, k := fake(t, fakekernel.V1())
 	before := tree(t, k)
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	for i, value := range []string{"10", "20", "30"} {
 		name := dead(t, root, dir, Plan{{Path: v1cpu + "/cpu.shares", Value: value}})
 		text, err := os.ReadFile(name)
@@ -251,8 +251,8 @@ func TestUnknownBoot(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			root, k := fake(t, fakekernel.V1())
-			dir := memoryDir(t)
-			named := filepath.Join(memoryDir(t), "log")
+			dir := fakekernel.MemoryDir(t)
+			named := filepath.Join(fakekernel.MemoryDir(t), "log")
 			j := openLog(t, root, named)
 			if _, err := Apply(root, Plan{{Path: v1cpu + "/cpu.cfs_quota_us", Value: "5000"}}, j); err != nil {
 				t.Fatal(err)
@@ -324,7 +324,7 @@ func TestRestoreLeavesAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root, k := fake(t, fakekernel.V1())
-			dir := memoryDir(t)
+			dir := fakekernel.MemoryDir(t)
 			tt.prepare(t, root, dir)
 			before := tree(t, k)
 			if tt.root != "" {
@@ -370,7 +370,7 @@ func TestRestoreDamaged(t *testing.T) {
 			t.Parallel()
 			root, k := fake(t, fakekernel.V1())
 			want := tree(t, k)
-			dir := memoryDir(t)
+			dir := fakekernel.MemoryDir(t)
 			name := dead(t, root, dir, oneWrite)
 			if !tt.restored {
 				want = tree(t, k)

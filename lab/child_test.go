@@ -15,9 +15,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/fork"
-	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/noise"
-	"berth.dev/berth/lab/program"
+	"berth.dev/berth/internal/labtest"
 )
 
 // The test binary is its own child: "__child HOW", or that of a role.
@@ -29,38 +27,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "__web" {
 		playWeb(os.Args[2], os.Args[3])
 	}
-	if len(os.Args) == 4 && os.Args[1] == "__exec" {
-		if err := program.ServeExec(context.Background(), program.Exec{Address: os.Args[2], Command: os.Args[3]}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.Exit(1)
-	}
-	if len(os.Args) == 2 {
-		playRole(os.Args[1])
-	}
-	os.Exit(m.Run())
-}
-
-// playRole is what the berth binary does with the hidden verb of a role.
-func playRole(verb string) {
-	var err error
-	switch verb {
-	case "__tenant":
-		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
-	case "__noise":
-		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
-	case "__program":
-		err = program.Keep(context.Background(), os.Stdin, os.Stdout)
-	case "__load":
-		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
-	default:
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	labtest.Main(m)
 }
 
 func behave(how string) {

@@ -1,13 +1,10 @@
 package lab_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/labtest"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/report"
@@ -232,12 +230,9 @@ func TestMadeUpExperimentResumes(t *testing.T) {
 	}
 }
 
-// madeUpDir is where the process that is to be killed runs the experiment.
-const madeUpDir = "BERTH_TEST_MADE_UP"
-
 func TestMadeUpExperimentIsKilled(t *testing.T) {
 	t.Parallel()
-	if dir := os.Getenv(madeUpDir); dir != "" {
+	if dir := labtest.Doomed(); dir != "" {
 		bed := &fakeBed{before: func(played []string) error {
 			fmt.Println("playing", len(played))
 			if len(played) == 6 {
@@ -248,21 +243,7 @@ func TestMadeUpExperimentIsKilled(t *testing.T) {
 		t.Fatal(newPendulum().run(t.Context(), bed, lab.Options{Dir: dir}))
 	}
 	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestMadeUpExperimentIsKilled$")
-	cmd.Env = append(os.Environ(), madeUpDir+"="+dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "playing 6"; {
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
+	labtest.Kill(t, dir, "playing 6")
 	rest := &fakeBed{before: func([]string) error { return nil }}
 	p, err := resume(t.Context(), rest, lab.Options{Dir: dir})
 	if err != nil {

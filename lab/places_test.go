@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 )
 
@@ -32,10 +33,7 @@ func TestChoosePlaces(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			m, err := machine.Short(tc.short)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := fakekernel.Short(t, tc.short)
 			got, err := choosePlaces(m, cpuset.MustParse(tc.allowed), cpuset.MustParse(tc.wanted), func(n int) float64 { return tc.demand * float64(n) })
 			if err != nil {
 				t.Fatal(err)
@@ -83,10 +81,7 @@ func TestRoomOnCoresOfItsOwn(t *testing.T) {
 		{short: "4c2t", demand: 0.4, tenant: "1-2,5-6", neighbour: "0,4", full: 0.6},
 		{short: "8c2t", demand: 0.4, tenant: "1-3,9-11", neighbour: "0,8", full: 3.2 / 6},
 	} {
-		m, err := machine.Short(tc.short)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fakekernel.Short(t, tc.short)
 		need := func(n int) float64 { return tc.demand * float64(n) }
 		got, err := choosePlaces(m, m.Online, cpuset.MustParse(tc.wanted), need)
 		if err != nil {
@@ -103,10 +98,7 @@ func TestRoomOnCoresOfItsOwn(t *testing.T) {
 
 func TestChoosePlacesRefuses(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("4c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "4c")
 	for _, tc := range []struct{ name, allowed, wanted string }{
 		{"no CPU", "", ""},
 		{"a CPU that is not allowed", "0-1", "1-2"},
@@ -119,10 +111,7 @@ func TestChoosePlacesRefuses(t *testing.T) {
 
 func TestMemsOnlyWhereThereAreSeveralNodes(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("2s4c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "2s4c")
 	if got := mems(m, cpuset.MustParse("0-3")); !got.IsEmpty() {
 		t.Errorf("nodes of unknown memory: got %s, want none", got)
 	}

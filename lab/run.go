@@ -373,8 +373,7 @@ func (r *runner) measure(ctx context.Context, c Cell, block, position int) error
 
 func (h *Header) skip(name string, why error) {
 	skipped := Skipped{Scenario: name, Reason: why.Error()}
-	var unsupported *kernel.NotSupportedError
-	if errors.As(why, &unsupported) {
+	if unsupported, ok := errors.AsType[*kernel.NotSupportedError](why); ok {
 		skipped.Reason, skipped.Remedy = unsupported.Feature+": "+unsupported.Reason, unsupported.Remedy
 	}
 	h.Skipped = append(h.Skipped, skipped)

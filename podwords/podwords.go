@@ -268,8 +268,7 @@ func (r *reading) read(w found) {
 		return
 	}
 	wish, err := w.row.read(r, w.text)
-	var kind *Problem
-	if errors.As(err, &kind) {
+	if kind, ok := errors.AsType[*Problem](err); ok {
 		r.problem(w.key, w.text, kind.Kind, kind.Err)
 	} else if err != nil {
 		r.problem(w.key, w.text, Invalid, err)

@@ -19,8 +19,8 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/berth"
 	"berth.dev/berth/watch"
@@ -40,10 +40,7 @@ type fake struct {
 
 func newFake(t testing.TB) *fake {
 	t.Helper()
-	m, err := machine.Short("1s2n2c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s2n2c2t")
 	topology, err := place.NewTopology(m)
 	if err != nil {
 		t.Fatal(err)

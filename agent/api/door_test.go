@@ -11,11 +11,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/testbox"
 )
 
 const stranger = 65534
@@ -256,41 +258,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// as runs f on a thread that is another user's.
-func as(t *testing.T, uid int, f func()) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to connect as another user")
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // it ends with this goroutine
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
-			done <- errno
-			return
-		}
-		f()
-		done <- nil
-	}()
-	if err := <-done; err != nil {
-		t.Skipf("cannot become user %d: %v", uid, err)
-	}
-}
-
-// connect connects a blocking socket on this thread, so that it is the thread's user's.
-func connect(socket string) (c net.Conn, err error) {
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), socket)
-	defer f.Close()
-	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}); err != nil {
-		return nil, err
-	}
-	return net.FileConn(f)
-}
-
 // A user who opens many connections gets in nobody else's way, whatever is asked on them.
 func TestConnectionsOfOneUser(t *testing.T) {
 	t.Parallel()
@@ -315,19 +282,16 @@ func TestConnectionsOfOneUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	var theirs []net.Conn
-	as(t, stranger, func() {
-		for range 20 {
-			c, err := connect(socket)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: agent\r\n\r\n")
-			theirs = append(theirs, c)
+	for range 20 {
+		c, err := testbox.DialAs(stranger, socket)
+		if errors.Is(err, unix.EPERM) {
+			t.Skipf("cannot become user %d: %v", stranger, err)
 		}
-	})
-	if len(theirs) != 20 {
-		t.Fatal("not all connections were made")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: agent\r\n\r\n")
+		theirs = append(theirs, c)
 	}
 	defer func() {
 		for _, c := range theirs {

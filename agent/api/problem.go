@@ -190,8 +190,7 @@ func problemOf(err error) Problem {
 	if cause != nil {
 		p.Cause, _ = json.Marshal(cause)
 	}
-	var request *RequestError
-	if errors.As(err, &request) {
+	if request, ok := errors.AsType[*RequestError](err); ok {
 		p.Status = request.Status
 		if request.Remedy != "" {
 			p.Remedy = request.Remedy

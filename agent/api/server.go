@@ -276,8 +276,7 @@ func (rt *route) accept(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, nil
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, &RequestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", large.Limit), "send less at once"}
 	}
 	if err != nil {
@@ -325,8 +324,7 @@ func (s *Server) Explain(ctx context.Context, id string) (Explanation, error) {
 	spec := w.Spec
 	spec.Request.Explain = true
 	now, _, err := s.Node.Preview(ctx, spec)
-	var rejected *place.RejectedError
-	if errors.As(err, &rejected) {
+	if _, ok := errors.AsType[*place.RejectedError](err); ok {
 		return e, nil // the policy does not resize: it tells nothing
 	}
 	if err == nil && now.Grant != nil {

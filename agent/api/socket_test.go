@@ -8,12 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"berth.dev/berth/internal/testbox"
 )
 
 // A socket of another user is not asked, even if its answers look right.
@@ -31,7 +32,11 @@ func TestClientBelievesOnlyRootAndItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "s")
-	l, err := listenAs(stranger, socket)
+	var l net.Listener
+	err = testbox.As(stranger, func() (err error) {
+		l, err = net.Listen("unix", socket)
+		return err
+	})
 	if err != nil {
 		t.Skipf("cannot listen as user %d: %v", stranger, err)
 	}
@@ -43,23 +48,6 @@ func TestClientBelievesOnlyRootAndItself(t *testing.T) {
 	if !errors.As(err, &refused) || refused.UID != stranger || refused.Socket != socket {
 		t.Errorf("dialled: %v", err)
 	}
-}
-
-// listenAs listens as another user, whose name the kernel keeps with the socket. The
-// thread that became that user ends with its goroutine.
-func listenAs(uid int, socket string) (l net.Listener, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
-			err = errno
-			return
-		}
-		l, err = net.Listen("unix", socket)
-	}()
-	<-done
-	return l, err
 }
 
 // An agent that has a socket and does not answer, as one that was stopped, is not waited

@@ -7,15 +7,14 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
+	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
 )
 
@@ -40,7 +39,7 @@ func clientOf(t *testing.T, uid int, socket string) *api.Client {
 			if err != nil {
 				return
 			}
-			far, err := dialAs(uid, socket)
+			far, err := testbox.DialAs(uid, socket)
 			if err != nil {
 				near.Close()
 				continue
@@ -59,31 +58,6 @@ func clientOf(t *testing.T, uid int, socket string) *api.Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// dialAs connects as another user. The thread that became that user ends with its
-// goroutine.
-func dialAs(uid int, socket string) (c net.Conn, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
-			err = errno
-			return
-		}
-		var fd int
-		if fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err != nil {
-			return
-		}
-		f := os.NewFile(uintptr(fd), socket)
-		defer f.Close()
-		if err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}); err == nil {
-			c, err = net.FileConn(f)
-		}
-	}()
-	<-done
-	return c, err
 }
 
 // The user at the other end of the socket decides; the configuration says who is as

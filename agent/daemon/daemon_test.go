@@ -27,7 +27,6 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/machine"
 	"berth.dev/berth/watch/cgroupstat"
 )
 
@@ -78,7 +77,7 @@ const cpusets = "sys/fs/cgroup/cpuset/"
 
 func newHost(t testing.TB, conf string) *host {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	h := &host{t: t, dir: filepath.Join(dir, "root"), file: filepath.Join(dir, "etc", "node.yaml")}
 	for _, d := range []string{h.dir, filepath.Dir(h.file)} {
 		if err := os.Mkdir(d, 0o755); err != nil {
@@ -91,10 +90,7 @@ func newHost(t testing.TB, conf string) *host {
 	if h.k, err = fakekernel.New(h.dir, l); err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Short("1s2n2c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s2n2c2t")
 	h.configure(conf)
 	root := kernel.NewRoot(h.dir, files{h.k, h})
 	root.Patience = time.Millisecond

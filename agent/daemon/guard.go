@@ -156,9 +156,13 @@ func (g *Guard) Close() error { return errors.Join(g.take(false), g.closeSensors
 
 // recover restores what a killed guard left, before the node is opened: those values lie
 // above the node's, which would be noted as the original ones. So another guard that runs,
-// and an undo log that cannot be read, are errors.
+// and an undo log that cannot be read, are errors. Where nothing is left it takes no lock,
+// so that another guard can start at the same moment.
 func (g *Guard) recover() error {
 	if g.host == nil {
+		return nil
+	}
+	if actuate.Clean(actuate.Options{Root: g.o.Root, Dir: g.o.Dir}) {
 		return nil
 	}
 	err := errors.Join(g.take(true), g.host.Close())
@@ -257,8 +261,7 @@ func (g *Guard) SetMode(ctx context.Context, mode config.GuardMode) error {
 	was := g.mode
 	g.mu.Unlock()
 	err := g.change(context.WithoutCancel(ctx), mode)
-	var busy *actuate.BusyError
-	if errors.As(err, &busy) {
+	if _, ok := errors.AsType[*actuate.BusyError](err); ok {
 		return &api.RequestError{Status: http.StatusServiceUnavailable, Reason: err.Error(), Remedy: "end the other guard, and set the mode again"}
 	}
 	if err != nil {

@@ -311,6 +311,31 @@ func TestGroupMadeAnewUnderTheGuard(t *testing.T) {
 	b.expect(map[string]string{cpuDir + "a/cpu.idle": "0", cpuDir + "a/cpu.shares": "2048"})
 }
 
+// Where nothing is left, an agent that starts takes no lock: a guard that starts at the same moment is not refused.
+func TestRecoverTakesNoLock(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "")
+	h.groups()
+	b := newBoth(t, h, h.k)
+	if err := b.guard.recover(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(b.guard.o.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing was left, and it took the tree: %v", err)
+	}
+	g, err := actuate.Open(actuate.Options{Root: b.guard.o.Root, Dir: filepath.Join(h.dir, "..", "other")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy *actuate.BusyError
+	if err := b.guard.recover(); !errors.As(err, &busy) {
+		t.Errorf("beside a guard that has the tree: %v", err)
+	}
+	if err := errors.Join(g.Close(), b.guard.recover()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOneGuardAtATime(t *testing.T) {
 	t.Parallel()
 	b := opened(t)

@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/guard"
 	"berth.dev/berth/guard/actuate"
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/internal/fakekernel"
 )
 
 // On the host's own v1 groups: spinning best-effort work beside a modest latency-
@@ -96,7 +97,7 @@ type realRun struct {
 
 func realAgent(t *testing.T, web, hog string) *realRun {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	file, socket := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "s")
 	text := fmt.Sprintf(`apiVersion: %s
 kind: %s

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/observe"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/cgroupstat"
 )
@@ -47,13 +47,7 @@ func newStatistics(t *testing.T, groups ...string) statistics {
 
 func (h statistics) write(name, text string) {
 	h.t.Helper()
-	file := filepath.Join(h.root, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		h.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		h.t.Fatal(err)
-	}
+	fakekernel.Plant(h.t, filepath.Join(h.root, name), text)
 }
 
 // plantOwn gives group "own" threads that waited and were switched, and a resctrl

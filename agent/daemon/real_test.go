@@ -2,14 +2,10 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +13,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/testbox"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 )
@@ -121,7 +118,7 @@ func makeGroup(b testing.TB, dirs []string, name string) {
 	b.Helper()
 	b.Cleanup(func() {
 		for _, dir := range dirs {
-			clearGroup(b, filepath.Join(dir, name))
+			testbox.RemoveGroup(b, filepath.Join(dir, name))
 		}
 	})
 	for _, dir := range slices.Backward(dirs) {
@@ -129,26 +126,6 @@ func makeGroup(b testing.TB, dirs []string, name string) {
 			b.Fatal(err)
 		}
 	}
-}
-
-// clearGroup removes a group of the test, if it is there, with what the test has started in
-// it: a process leaves some time after it was killed, later still in a group that is idle,
-// and the children of a shell outlive it.
-func clearGroup(b testing.TB, dir string) {
-	b.Helper()
-	var err error
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-		pids, _ := os.ReadFile(dir + "/cgroup.procs")
-		for text := range strings.FieldsSeq(string(pids)) {
-			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-	}
-	b.Errorf("left behind: %v", err)
 }
 
 func removeGroup(b *testing.B, dirs []string, name string) {
@@ -164,7 +141,7 @@ func removeGroup(b *testing.B, dirs []string, name string) {
 // test, and returns its socket.
 func runAgent(b *testing.B, workload string) string {
 	b.Helper()
-	dir := memoryDir(b)
+	dir := fakekernel.MemoryDir(b)
 	file := filepath.Join(dir, "node.yaml")
 	text := fmt.Sprintf("apiVersion: %s\nkind: %s\nworkloads: [%s]\nagent: {stateDir: %s/state, socket: %s/s}\n", config.APIVersion, config.Kind, workload, dir, dir)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -205,17 +182,6 @@ func awaitPlaced(b *testing.B, c *api.Client, n int) {
 			return
 		}
 	}
-}
-
-// memoryDir is a temporary directory in memory if the host has one, as /run is.
-func memoryDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // BenchmarkRead measures one reading of the statistics of 250 groups of the host; cpu-µs/op

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,18 +10,13 @@ import (
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 )
 
 // plantFile writes a file of the host beside its control groups.
 func (h *host) plantFile(name, text string) {
 	h.t.Helper()
-	file := filepath.Join(h.dir, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		h.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		h.t.Fatal(err)
-	}
+	fakekernel.Plant(h.t, filepath.Join(h.dir, name), text)
 }
 
 // Devices, huge pages, affinity and CPUs of both kinds decide in the agent where a

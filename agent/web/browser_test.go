@@ -19,7 +19,6 @@ import (
 	"berth.dev/berth/internal/browser"
 	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
-	"berth.dev/berth/machine"
 )
 
 // runAgent runs an agent on a host of 2 sockets, 8 nodes and 64 CPUs with some
@@ -42,10 +41,7 @@ func runAgent(t *testing.T, conf string, groups ...string) string {
 			t.Fatal(err)
 		}
 	}
-	m, err := machine.Short("2s4n4c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "2s4n4c2t")
 	m.Name = "played"
 	file := filepath.Join(dir, "node.yaml")
 	if err := os.WriteFile(file, []byte("apiVersion: berth.dev/v1alpha1\nkind: NodeConfig\n"+conf), 0o600); err != nil {

@@ -11,14 +11,16 @@ import (
 )
 
 // newActions counts steps of the guard, from zero. A step without a remedy, as there is
-// none left or none may be taken, has the remedy "none".
+// none left or none may be taken, has the remedy "none". That a suspect was left alone is no step.
 func newActions() *prometheus.CounterVec {
 	actions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_guard_actions_total", Help: "Steps of the guard, by remedy and what became of it.",
 	}, []string{"remedy", "outcome"})
 	for _, remedy := range append(remedies(), noRemedy) {
 		for o := control.Outcome(0); o.Known(); o++ {
-			actions.WithLabelValues(remedy, o.String())
+			if o != control.Spared {
+				actions.WithLabelValues(remedy, o.String())
+			}
 		}
 	}
 	return actions
@@ -36,7 +38,7 @@ func remedies() (names []string) {
 
 // guarded counts a step of the guard.
 func (t *told) guarded(e *control.Event) {
-	if e == nil {
+	if e == nil || e.Outcome == control.Spared {
 		return
 	}
 	remedy := noRemedy

@@ -340,6 +340,7 @@ func full(t testing.TB) *rig {
 	r.observe(agent.Event{Kind: agent.Refused, Err: &place.CPUsError{Asked: 9, Available: 5}})
 	r.guarded(&control.Event{Outcome: control.Kept, Action: &control.Action{Remedy: detect.Weight}})
 	r.guarded(&control.Event{Outcome: control.GaveUp})
+	r.guarded(&control.Event{Outcome: control.Spared}) // no step
 	r.scrape()
 	r.clock.Time = r.clock.Add(2 * time.Second)
 	r.root.FS = hostFiles(3000)

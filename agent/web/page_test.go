@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/agent/api"
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
@@ -66,10 +67,7 @@ func set(list string) cpuset.Set { return cpuset.MustParse(list) }
 // newFake fakes an agent of n workloads on a machine of a short form; the first owns CPUs 2 and 3.
 func newFake(t testing.TB, form string, n int) *fakeAgent {
 	t.Helper()
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, form)
 	rate := 0.25
 	p := &fakeAgent{about: api.About{Backend: "cgroup v2", Policy: "berth", PID: 7, Started: time.Unix(100, 0)}}
 	p.machine = api.Machine{Machine: m, Config: place.Config{Allowed: m.Online, Reserved: set("0")}, Shared: m.Online.Minus(set("2-3"))}
@@ -250,10 +248,7 @@ func TestBoxes(t *testing.T) {
 		{Kind: machine.L3, CPUs: set("1-2")},
 	}}
 	short := func(form string) *machine.Machine {
-		m, err := machine.Short(form)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fakekernel.Short(t, form)
 		return m
 	}
 	sets := func(lists ...string) (all []cpuset.Set) {
@@ -288,10 +283,7 @@ func TestBoxes(t *testing.T) {
 func TestBoxesHaveEveryCPUOnce(t *testing.T) {
 	t.Parallel()
 	for _, form := range []string{"1s1c2t", "2s4n4c2t", "2n2s8c", "1s3l5c2t", "8s2n2l8c2t"} {
-		m, err := machine.Short(form)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fakekernel.Short(t, form)
 		var cpus []int
 		var count func([]Box)
 		count = func(boxes []Box) {

@@ -34,9 +34,6 @@ type fate struct {
 	err       error
 }
 
-// killed is what a process that dies panics with.
-type killed struct{}
-
 func (f *fate) WriteFile(name, data string) error {
 	f.count++
 	if f.count != f.at {
@@ -48,7 +45,7 @@ func (f *fate) WriteFile(name, data string) error {
 	if f.after {
 		_ = f.Kernel.WriteFile(name, data)
 	}
-	panic(killed{})
+	panic(fakekernel.Killed{})
 }
 
 // host is a fake host with groups svc/web, batch/a and batch/b/c.
@@ -85,18 +82,14 @@ func newHost(t *testing.T, layout string) *host {
 // newHostWith is a host whose CPU allocates caches.
 func newHostWith(t *testing.T, layout string, cpu *fakekernel.Resctrl) *host {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
-	if err != nil {
-		dir = t.TempDir()
-	} else {
-		t.Cleanup(func() { os.RemoveAll(dir) })
-	}
+	dir := fakekernel.MemoryDir(t)
 	h := &host{t: t, dir: filepath.Join(dir, "root"), state: filepath.Join(dir, "state"), v1: layout != "v2"}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	l := layouts()[layout]
 	l.Resctrl = cpu
+	var err error
 	if h.k, err = fakekernel.New(h.dir, l); err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +315,28 @@ func TestShrinkTakesChildrenAlong(t *testing.T) {
 	h.same(h.tree)
 }
 
+// killedAtEach has a guard killed at each of its writes, of which there are least or more, and the next one restore
+// everything.
+func (h *host) killedAtEach(least int, do func(*Host)) {
+	h.t.Helper()
+	fakekernel.KillAtEach(h.t, 1, least, func(at int, after bool) bool {
+		h.fate.count, h.fate.at, h.fate.after = 0, at, after
+		g := h.open()
+		alive := fakekernel.Survives(func() { do(g) })
+		g.lock.Close()
+		h.fate.at = 0
+		next := h.open()
+		if _, err := next.Restore(); err != nil {
+			h.t.Fatal(err)
+		}
+		if err := next.Close(); err != nil {
+			h.t.Fatal(err)
+		}
+		h.same(h.tree)
+		return alive
+	})
+}
+
 // TestKilled kills a guard at each of its writes, before and after it took effect, and
 // has the next one restore everything.
 func TestKilled(t *testing.T) {
@@ -330,56 +345,19 @@ func TestKilled(t *testing.T) {
 		if h.cpu != h.sets && !strings.Contains(h.cpu, "cpuacct") {
 			t.Skip("hybrid: its controllers are those of v1")
 		}
-		for at := 1; ; at++ {
-			for _, after := range []bool{false, true} {
-				h.fate.count, h.fate.at, h.fate.after = 0, at, after
-				g := h.open()
-				alive := survives(func() {
-					for _, a := range h.short() {
-						if _, err := g.Apply(context.Background(), a); err != nil {
-							t.Fatal(err)
-						}
-					}
-					for _, a := range h.short() {
-						if _, err := g.Revert(context.Background(), a); err != nil {
-							t.Fatal(err)
-						}
-					}
-				})
-				g.lock.Close()
-				h.fate.at = 0
-				next := h.open()
-				if _, err := next.Restore(); err != nil {
-					t.Fatalf("killed at %d: %v", at, err)
-				}
-				if err := next.Close(); err != nil {
+		h.killedAtEach(10, func(g *Host) {
+			for _, a := range h.short() {
+				if _, err := g.Apply(context.Background(), a); err != nil {
 					t.Fatal(err)
 				}
-				h.same(h.tree)
-				if t.Failed() {
-					t.Fatalf("killed at write %d, after it: %v", at, after)
-				}
-				if alive {
-					if at < 10 {
-						t.Errorf("%d writes in all: the sequence does little", at)
-					}
-					return
+			}
+			for _, a := range h.short() {
+				if _, err := g.Revert(context.Background(), a); err != nil {
+					t.Fatal(err)
 				}
 			}
-		}
+		})
 	})
-}
-
-func survives(do func()) (alive bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(killed); !ok {
-				panic(r)
-			}
-		}
-	}()
-	do()
-	return true
 }
 
 // TestRefused has the kernel refuse each write: what was active before stays.

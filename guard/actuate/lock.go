@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -44,32 +43,43 @@ func (e *BusyError) Error() string {
 // lock and changes nothing. It is a kernel.NotSupportedError where there are no groups, and
 // a *kernel.DamageError, beside the notes, if some cannot be read.
 func Look(o Options) (notes []kernel.Item, by Holder, err error) {
-	h, err := Open(Options{Root: o.Root})
+	log, signed, err := look(o)
 	if err != nil {
-		return nil, by, err
-	}
-	if err := kernel.CheckPrivateDir(o.Dir); kernel.IgnoreAbsent(err) != nil {
-		return nil, by, fmt.Errorf("look at the guard: %w", err)
-	}
-	log, err := kernel.ReadUndoLog(o.Root, UndoLogFile(o.Dir))
-	if err != nil {
-		return nil, by, fmt.Errorf("look at the guard: %w", err)
-	}
-	name, err := lockFile(o.Root, h.tree())
-	if err != nil {
-		return nil, by, fmt.Errorf("look at the guard: %w", err)
-	}
-	text, err := kernel.ReadPrivateFile(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, by, fmt.Errorf("look at the guard: %w", err)
 	}
 	// A guard that was killed has not taken its name away.
-	if err != nil || json.Unmarshal(text, &by) != nil {
+	if json.Unmarshal(signed, &by) != nil {
 		by = Holder{}
 	} else if p, err := kernel.ReadProcess(o.Root.FS(), strconv.Itoa(by.PID)); err != nil || p.Ended() || p.Start != by.Start {
 		by = Holder{}
 	}
 	return log.Notes(), by, log.Damage()
+}
+
+// Clean reports that nothing is noted in the state directory of a guard, and that no guard has the tree, nor had
+// it when it was killed. It takes no lock.
+func Clean(o Options) bool {
+	log, signed, err := look(o)
+	return err == nil && len(log.Notes()) == 0 && log.Damage() == nil && len(signed) == 0
+}
+
+// look reads the undo log of a guard, and with what the lock of the tree is signed; nil if it is not.
+func look(o Options) (log *kernel.UndoLog, signed []byte, err error) {
+	h, err := Open(Options{Root: o.Root})
+	if err == nil {
+		err = kernel.IgnoreAbsent(kernel.CheckPrivateDir(o.Dir))
+	}
+	if err == nil {
+		log, err = kernel.ReadUndoLog(o.Root, UndoLogFile(o.Dir))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	name, err := lockFile(o.Root, h.tree())
+	if err == nil {
+		signed, err = kernel.ReadPrivateFile(name)
+	}
+	return log, signed, kernel.IgnoreAbsent(err)
 }
 
 // tree is the directory that stands for what is guarded: that of the CPU controller,

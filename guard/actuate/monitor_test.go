@@ -192,7 +192,7 @@ func TestMonitorKilled(t *testing.T) {
 		for _, after := range []bool{false, true} {
 			h.fate.count, h.fate.at, h.fate.after = 0, at, after
 			g := h.open()
-			if survives(func() { _, _ = g.Monitor(leaves, nil) }) {
+			if fakekernel.Survives(func() { _, _ = g.Monitor(leaves, nil) }) {
 				t.Fatalf("write %d: there is none", at)
 			}
 			g.lock.Close()

@@ -170,7 +170,4 @@ func (h *Host) originalSet(file string) (cpuset.Set, error) {
 	return cpuset.Parse(strings.TrimSpace(text))
 }
 
-func (h *Host) read(file string) (string, error) {
-	text, err := fs.ReadFile(h.root.FS(), file)
-	return strings.TrimSpace(string(text)), err
-}
+func (h *Host) read(file string) (string, error) { return kernel.ReadText(h.root.FS(), file) }

@@ -14,6 +14,7 @@ import (
 
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fakenet"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/traffic"
@@ -274,7 +275,7 @@ func (d *dying) last(do func() error) error {
 	if d.after {
 		_ = do()
 	}
-	panic(killed{})
+	panic(fakekernel.Killed{})
 }
 
 func (d *dying) SetClass(by traffic.Mechanism, index int, minor uint16, c traffic.Class) error {
@@ -299,14 +300,7 @@ func TestSendKilled(t *testing.T) {
 			d := &dying{Network: h.net, at: at, after: after}
 			h.calls = d
 			g := h.open()
-			died := func() (died bool) {
-				defer func() {
-					if cause := recover(); cause != nil && cause != any(killed{}) {
-						panic(cause)
-					} else {
-						died = cause != nil
-					}
-				}()
+			alive := fakekernel.Survives(func() {
 				for _, a := range []control.Action{send("batch/a", "eth0", 5e6), send("batch/b", "eth0", 3e6), send("batch/a", "eth0", 2e6)} {
 					if _, err := g.Apply(ctx, a); err != nil {
 						t.Error(err)
@@ -315,9 +309,8 @@ func TestSendKilled(t *testing.T) {
 				if _, err := g.Revert(ctx, send("batch/a", "eth0", 2e6)); err != nil {
 					t.Error(err)
 				}
-				return false
-			}()
-			if !died {
+			})
+			if alive {
 				if at < 9 {
 					t.Fatalf("only %d calls", at-1)
 				}

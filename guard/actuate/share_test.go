@@ -148,38 +148,13 @@ func TestSharesKilled(t *testing.T) {
 	ctx := context.Background()
 	h := shared(t, "skylake", nil)
 	all := []control.Action{ways("batch/b/c", 2), bandwidth("batch/b/c", 30), ways("batch/a", 6)}
-	for at := 1; ; at++ {
-		for _, after := range []bool{false, true} {
-			h.fate.count, h.fate.at, h.fate.after = 0, at, after
-			g := h.open()
-			alive := survives(func() {
-				for _, a := range all {
-					if _, err := g.Apply(ctx, a); err != nil {
-						t.Fatal(err)
-					}
-				}
-			})
-			g.lock.Close()
-			h.fate.at = 0
-			next := h.open()
-			if _, err := next.Restore(); err != nil {
-				t.Fatalf("killed at %d: %v", at, err)
-			}
-			if err := next.Close(); err != nil {
+	h.killedAtEach(6, func(g *Host) {
+		for _, a := range all {
+			if _, err := g.Apply(ctx, a); err != nil {
 				t.Fatal(err)
 			}
-			h.same(h.tree)
-			if t.Failed() {
-				t.Fatalf("killed at write %d, after it: %v", at, after)
-			}
-			if alive {
-				if at < 6 {
-					t.Errorf("%d writes in all: the sequence does little", at)
-				}
-				return
-			}
 		}
-	}
+	})
 }
 
 // Threads that join a group whose share is cut are taken along; new threads of its threads are

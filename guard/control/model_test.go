@@ -15,9 +15,9 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
-	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
 )
@@ -281,10 +281,7 @@ type runner struct {
 
 func (w *world) runner(c control.Config) *runner {
 	w.t.Helper()
-	m, err := machine.Short(fmt.Sprintf("1s1n%dc1t", w.cpus))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	m := fakekernel.Short(w.t, fmt.Sprintf("1s1n%dc1t", w.cpus))
 	d, err := detect.New(detect.Config{Machine: m, Window: watch.Time(w.window)})
 	if err != nil {
 		w.t.Fatal(err)

@@ -221,10 +221,8 @@ func coresIn(m *machine.Machine, cpus cpuset.Set) []cpuset.Set {
 		return nil
 	}
 	var cores []cpuset.Set
-	for _, core := range m.ByKind(machine.Core) {
-		if !core.CPUs.IsEmpty() && cpus.Contains(core.CPUs) {
-			cores = append(cores, core.CPUs)
-		}
+	for _, core := range m.Inside(machine.Core, cpus) {
+		cores = append(cores, core.CPUs)
 	}
 	return cores
 }

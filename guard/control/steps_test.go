@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/guard/control"
 	"berth.dev/berth/guard/detect"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -433,10 +434,7 @@ kept headroom_cap pods/batch: 4.80 CPUs
 // In one cache domain there is one change at a time; in two there may be two.
 func TestOneChangePerCacheDomain(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("2s1n8c1t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "2s1n8c1t")
 	for _, c := range []struct {
 		second string
 		atOnce int

@@ -12,7 +12,6 @@ import (
 	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/power"
-	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -26,10 +25,7 @@ func powerHost(t *testing.T) (root string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Short("1s1n1l2c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s1n1l2c2t")
 	sys, err := fakekernel.Sysfs(m)
 	if err != nil {
 		t.Fatal(err)

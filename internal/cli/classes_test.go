@@ -13,7 +13,6 @@ import (
 	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/resctrl"
-	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
@@ -42,10 +41,7 @@ func cacheHost(t *testing.T, cpu string, placed bool) (root, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Short("2s1n1l4c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "2s1n1l4c2t")
 	sys, err := fakekernel.Sysfs(m)
 	if err != nil {
 		t.Fatal(err)
@@ -146,10 +142,7 @@ func TestIOClasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Short("1s1n1l2c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s1n1l2c2t")
 	sys, err := fakekernel.Sysfs(m)
 	if err != nil {
 		t.Fatal(err)

@@ -152,13 +152,7 @@ func TestConfigCheckOfHost(t *testing.T) {
 	for name, text := range map[string]string{
 		"sys/devices/system/cpu/online": "0-7\n", "sys/devices/system/cpu/possible": "0-7\n", "proc/meminfo": "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n",
 	} {
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fakekernel.Plant(t, filepath.Join(dir, name), text)
 	}
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	for text, want := range map[string]string{

@@ -52,7 +52,7 @@ or the recording cannot be read, 2 for wrong usage.`,
   berth watch --record bad-day.jsonl; berth diagnose --replay bad-day.jsonl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return exitStatus{exitUsage, fmt.Errorf("diagnose: one name at most, not %d", len(args))}
+				return exitStatus{exitUsage, fmt.Errorf("diagnose: one NAME at most, not %d (see berth ps)", len(args))}
 			}
 			return nil
 		},
@@ -86,10 +86,10 @@ func (f *diagnoseOptions) run(cmd *cobra.Command, args []string) (err error) {
 		return exitStatus{exitUsage, fmt.Errorf("--for %s: at least 5s", f.length)}
 	}
 	if len(args) == 1 && (f.pid != 0 || f.group != "") {
-		return exitStatus{exitUsage, errors.New("a name, --pid or --cgroup: one of them")}
+		return exitStatus{exitUsage, errors.New("diagnose: NAME, --pid and --cgroup: want one of them (see 'berth diagnose --help')")}
 	}
 	if f.sensitive != "" && (len(args) == 1 || f.pid != 0 || f.group != "") {
-		return exitStatus{exitUsage, errors.New("--sensitive says who matters among all: without a name, --pid and --cgroup")}
+		return exitStatus{exitUsage, errors.New("--sensitive: it says which of all groups matter: leave out NAME, --pid and --cgroup")}
 	}
 	o, err := f.observe.open(cmd)
 	if err != nil {

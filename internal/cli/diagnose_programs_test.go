@@ -238,7 +238,7 @@ func TestDiagnoseProgramsRefuses(t *testing.T) {
 		{[]string{"process apache"}, exitError, "the recording has no process of that name"},
 		{[]string{"--sensitive", "apache"}, exitError, "no such control group, unit, workload or pod, and no process has that name"},
 		{[]string{"--sensitive", "process apache"}, exitError, "the recording has no process of that name"},
-		{[]string{"--sensitive", "a", "b"}, exitUsage, "--sensitive says who matters among all"},
+		{[]string{"--sensitive", "a", "b"}, exitUsage, "--sensitive: it says which of all groups matter"},
 		{[]string{"4194305"}, exitError, "no such control group"},
 	} {
 		out, errs, code := berth(t, append([]string{"diagnose", "--replay", name}, c.args...)...)

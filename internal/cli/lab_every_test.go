@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/fork"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/catalog"
@@ -47,10 +48,7 @@ func TestMiniatures(t *testing.T) {
 	t.Parallel()
 	var machines []*machine.Machine
 	for _, form := range []string{"1s2c", "2s4n4l8c2t"} {
-		m, err := machine.Short(form)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := fakekernel.Short(t, form)
 		machines = append(machines, m)
 	}
 	all := miniatures()

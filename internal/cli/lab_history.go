@@ -38,12 +38,7 @@ Exit status: 0 shown; 1 error, or nothing to show; 2 wrong usage.`,
   berth lab history results --experiment pinning
   berth lab history results --report history.html
   berth lab history docs/measurements/results/readme*.json.gz -o json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cobra.MinimumNArgs(1)(cmd, args); err != nil {
-				return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
-			}
-			return nil
-		},
+		Args: arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			runs, left, err := readRuns(args, kind)
 			if err != nil {

@@ -112,12 +112,7 @@ intervals are.
 
 Exit status: 0 tabulated; 1 error; 2 wrong usage.`,
 		Example: `  berth lab tabulate results/default-*/*-isolation`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cobra.MinimumNArgs(1)(cmd, args); err != nil {
-				return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
-			}
-			return nil
-		},
+		Args:    arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var runs []report.Analysed
 			for _, path := range args {
@@ -138,10 +133,12 @@ Exit status: 0 tabulated; 1 error; 2 wrong usage.`,
 	return cmd
 }
 
-// argumentCount is cobra.ExactArgs with the exit status of wrong usage.
-func argumentCount(n int) cobra.PositionalArgs {
+// argumentCount is cobra.ExactArgs, arguments a check of arguments, with the exit status of wrong usage.
+func argumentCount(n int) cobra.PositionalArgs { return arguments(cobra.ExactArgs(n)) }
+
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+		if err := check(cmd, args); err != nil {
 			return exitStatus{exitUsage, fmt.Errorf("%w (see '%s --help')", err, cmd.CommandPath())}
 		}
 		return nil

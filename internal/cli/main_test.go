@@ -3,10 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth.dev/berth/internal/fakekernel"
 )
 
 // berth runs the program on a root and returns what it prints and its status.
@@ -22,13 +23,7 @@ func plant(t *testing.T, files map[string]string) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for name, text := range files {
-		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fakekernel.Plant(t, filepath.Join(root, name), text)
 	}
 	return root
 }

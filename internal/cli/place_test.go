@@ -48,10 +48,7 @@ func hostOf(t *testing.T, short, cpus, mems string) (string, *fakekernel.Kernel,
 	if err := os.WriteFile(filepath.Join(dir, "proc/meminfo"), []byte("MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Short(short)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, short)
 	sys, err := fakekernel.Sysfs(m)
 	if err != nil {
 		t.Fatal(err)
@@ -521,10 +518,7 @@ func TestAdoptAsksForTheWhole(t *testing.T) {
 // look, each below the other.
 func TestMapIsNumbered(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("1s1n2l6c2t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s1n2l6c2t")
 	topology, err := place.NewTopology(m)
 	if err != nil {
 		t.Fatal(err)

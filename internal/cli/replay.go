@@ -50,7 +50,7 @@ func replayCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("seeds") && f.seeds < 1 {
-				return exitStatus{exitUsage, fmt.Errorf("--seeds: %d is no number of streams", f.seeds)}
+				return exitStatus{exitUsage, fmt.Errorf("--seeds %d: want 1 stream or more", f.seeds)}
 			}
 			return f.run(cmd, args)
 		},

@@ -249,23 +249,30 @@ rmdir "$0/$cpus"; echo "$cpus"`
 	}
 }
 
-// TestRunLeavesNothing kills a command and looks for what is left.
-func TestRunLeavesNothing(t *testing.T) {
-	t.Parallel()
-	needsGroups(t)
-	name := workloadName(t)
-	c := berthProcess(t, "run", "-q", "--name", name, "--", "sh", "-c", "sleep 1000 & echo ready; wait")
+// startReady starts berth, and returns once its command says "ready".
+func startReady(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	c := berthProcess(t, args...)
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		err = c.Start()
 	}
-	if err := c.Start(); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill() })
 	if _, err := out.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// TestRunLeavesNothing kills a command and looks for what is left.
+func TestRunLeavesNothing(t *testing.T) {
+	t.Parallel()
+	needsGroups(t)
+	name := workloadName(t)
+	c := startReady(t, "run", "-q", "--name", name, "--", "sh", "-c", "sleep 1000 & echo ready; wait")
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -307,18 +314,7 @@ func TestRunRestored(t *testing.T) {
 	t.Parallel()
 	needsGroups(t)
 	name := workloadName(t)
-	c := berthProcess(t, "run", "-q", "--class", "BE", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000")
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Process.Kill() })
-	if _, err := out.Read(make([]byte, 5)); err != nil {
-		t.Fatal(err)
-	}
+	c := startReady(t, "run", "-q", "--class", "BE", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000")
 	keeper := keeperOf(t, name)
 	if err := errors.Join(syscall.Kill(keeper, syscall.SIGKILL), c.Process.Kill()); err != nil {
 		t.Fatal(err)

@@ -17,15 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func shortMachine(t *testing.T, form string) *machine.Machine {
-	t.Helper()
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 // setBytes gives every domain of a kind a size.
 func setBytes(m *machine.Machine, k machine.Kind, bytes int64) {
 	for i := range m.Domains {
@@ -40,14 +31,14 @@ func drawn(t *testing.T) map[string]*machine.Machine {
 	t.Helper()
 	machines := map[string]*machine.Machine{}
 
-	guest := shortMachine(t, "2c")
+	guest := fakekernel.Short(t, "2c")
 	guest.Name, guest.Model = "guest", "Some Processor"
 	setBytes(guest, machine.Node, 4810964<<10)
 	setBytes(guest, machine.L3, 260<<20)
 	setBytes(guest, machine.L2, 2<<20)
 	machines["guest"] = guest
 
-	server := shortMachine(t, "2s4n4l8c2t") // 512 CPUs
+	server := fakekernel.Short(t, "2s4n4l8c2t") // 512 CPUs
 	setBytes(server, machine.Node, 96<<30)
 	setBytes(server, machine.L3, 32<<20)
 	setBytes(server, machine.L2, 1<<20)
@@ -56,11 +47,11 @@ func drawn(t *testing.T) map[string]*machine.Machine {
 	}
 	machines["512cpus"] = server
 
-	machines["sockets-in-node"] = shortMachine(t, "1n2s8c")
+	machines["sockets-in-node"] = fakekernel.Short(t, "1n2s8c")
 
 	machines["hybrid"] = hybrid(t)
 
-	memory := shortMachine(t, "4c2t") // with a memory-only node and an offline CPU
+	memory := fakekernel.Short(t, "4c2t") // with a memory-only node and an offline CPU
 	setBytes(memory, machine.Node, 64<<30)
 	memory.Domains = append(memory.Domains[:3:3], append([]machine.Domain{
 		{Kind: machine.Node, ID: 1, KernelID: 1, Bytes: 256 << 30}}, memory.Domains[3:]...)...)
@@ -70,7 +61,7 @@ func drawn(t *testing.T) map[string]*machine.Machine {
 
 	// An L3 for the first CPUs of two nodes and one for the rest: neither is
 	// inside a node.
-	across := shortMachine(t, "2s4c")
+	across := fakekernel.Short(t, "2s4c")
 	across.Domains[6].CPUs, across.Domains[7].CPUs = cpuset.MustParse("0-1,4-5"), cpuset.MustParse("2-3,6-7")
 	machines["across"] = across
 
@@ -184,7 +175,7 @@ func TestTopoExportAndLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(shortMachine(t, "2s2n4c2t"), m); diff != "" {
+	if diff := cmp.Diff(fakekernel.Short(t, "2s2n4c2t"), m); diff != "" {
 		t.Errorf("exported machine (-want +got):\n%s", diff)
 	}
 	direct, _, _ := topo(t, "--machine", "2s2n4c2t")
@@ -223,7 +214,7 @@ func save(t *testing.T, text string) string {
 
 func TestTopoRoot(t *testing.T) {
 	t.Parallel()
-	tree, err := fakekernel.Sysfs(shortMachine(t, "2s4c"))
+	tree, err := fakekernel.Sysfs(fakekernel.Short(t, "2s4c"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +261,7 @@ func TestNotAllowed(t *testing.T) {
 		{"2-3,9", []machine.Note{{Code: "not-allowed", Text: "this process may use CPUs 2-3 only, not 0-1,4-7 (cpuset or affinity)"}}},
 	} {
 		dir := plant(t, map[string]string{"proc/self/status": "Name:\tberth\nCpus_allowed_list:\t" + c.list + "\n"})
-		notes, err := notAllowed(shortMachine(t, "8c"), dir)
+		notes, err := notAllowed(fakekernel.Short(t, "8c"), dir)
 		if err != nil {
 			t.Fatal(err)
 		}

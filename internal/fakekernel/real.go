@@ -9,7 +9,43 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"berth.dev/berth/machine"
 )
+
+// MemoryDir makes a directory in memory if the host can, so that syncing does not wait for a disk. It goes with the
+// test.
+func MemoryDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// Plant writes a file, with the directories above it.
+func Plant(t testing.TB, file, text string) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		err = os.WriteFile(file, []byte(text), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Short is the machine of a short form (machine.Short).
+func Short(t testing.TB, form string) *machine.Machine {
+	t.Helper()
+	m, err := machine.Short(form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
 
 // Use is how a test uses the control groups of the real host.
 type Use int

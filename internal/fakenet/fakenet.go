@@ -16,9 +16,9 @@ type Network struct {
 	mu      sync.Mutex
 	groups  fs.FS
 	devices map[string]*device
-	marks   map[string]marked // by group
-	limits  map[string]limited
-	shared  map[string]shared
+	marks   map[string]kept[uint16] // by group
+	limits  map[string]kept[traffic.Limit]
+	shared  map[string]kept[traffic.Together]
 	dropped map[string][2]uint64 // by group
 	// Writes counts what was changed.
 	Writes int
@@ -41,19 +41,10 @@ func (d *device) of(by traffic.Mechanism) *map[uint16]traffic.Class {
 	return &d.classes
 }
 
-type marked struct {
+// kept is what a group has: not one that is made anew under its name.
+type kept[V any] struct {
 	inode uint64
-	minor uint16
-}
-
-type shared struct {
-	inode uint64
-	with  traffic.Together
-}
-
-type limited struct {
-	inode uint64
-	limit traffic.Limit
+	value V
 }
 
 const (
@@ -64,7 +55,7 @@ const (
 // New returns a network with devices that have the kernel's default discipline, and marks of
 // the control groups of a tree.
 func New(groups fs.FS, devices ...string) *Network {
-	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]marked{}, limits: map[string]limited{}, shared: map[string]shared{}, dropped: map[string][2]uint64{}}
+	n := &Network{groups: groups, devices: map[string]*device{}, marks: map[string]kept[uint16]{}, limits: map[string]kept[traffic.Limit]{}, shared: map[string]kept[traffic.Together]{}, dropped: map[string][2]uint64{}}
 	for _, name := range devices {
 		n.Plug(name)
 	}
@@ -245,76 +236,46 @@ func (n *Network) inode(group string) (uint64, error) {
 	return 0, nil
 }
 
-// Mark implements traffic.Calls.
-func (n *Network) Mark(group string) (uint16, error) {
+// get returns what a group has, the zero value if nothing was set.
+func get[V any](n *Network, all map[string]kept[V], group string) (v V, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	inode, err := n.inode(group)
-	if m := n.marks[group]; err == nil && m.inode == inode {
-		return m.minor, nil
+	if has := all[group]; err == nil && has.inode == inode {
+		v = has.value
 	}
-	return 0, err
+	return v, err
 }
+
+func set[V any](n *Network, all map[string]kept[V], group string, v V) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	inode, err := n.inode(group)
+	if err == nil {
+		all[group] = kept[V]{inode, v}
+		n.Writes++
+	}
+	return err
+}
+
+// Mark implements traffic.Calls.
+func (n *Network) Mark(group string) (uint16, error) { return get(n, n.marks, group) }
 
 // SetMark implements traffic.Calls.
-func (n *Network) SetMark(group string, minor uint16) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inode, err := n.inode(group)
-	if err != nil {
-		return err
-	}
-	n.marks[group] = marked{inode, minor}
-	n.Writes++
-	return nil
-}
+func (n *Network) SetMark(group string, minor uint16) error { return set(n, n.marks, group, minor) }
 
 // Limit implements traffic.Calls.
-func (n *Network) Limit(group string) (traffic.Limit, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inode, err := n.inode(group)
-	if l := n.limits[group]; err == nil && l.inode == inode {
-		return l.limit, nil
-	}
-	return traffic.Limit{}, err
-}
+func (n *Network) Limit(group string) (traffic.Limit, error) { return get(n, n.limits, group) }
 
 // SetLimit implements traffic.Calls.
-func (n *Network) SetLimit(group string, l traffic.Limit) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inode, err := n.inode(group)
-	if err != nil {
-		return err
-	}
-	n.limits[group] = limited{inode, l}
-	n.Writes++
-	return nil
-}
+func (n *Network) SetLimit(group string, l traffic.Limit) error { return set(n, n.limits, group, l) }
 
 // Together implements traffic.Calls.
-func (n *Network) Together(group string) (traffic.Together, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inode, err := n.inode(group)
-	if s := n.shared[group]; err == nil && s.inode == inode {
-		return s.with, nil
-	}
-	return traffic.Together{}, err
-}
+func (n *Network) Together(group string) (traffic.Together, error) { return get(n, n.shared, group) }
 
 // SetTogether implements traffic.Calls.
 func (n *Network) SetTogether(group string, with traffic.Together) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	inode, err := n.inode(group)
-	if err != nil {
-		return err
-	}
-	n.shared[group] = shared{inode, with}
-	n.Writes++
-	return nil
+	return set(n, n.shared, group, with)
 }
 
 // Drop has a device drop packets of a class.

@@ -149,6 +149,7 @@ func Rooms() []Room {
 		{Path: "internal/layers"},
 		{Path: "internal/browser"},
 		{Path: "internal/debian"},
+		{Path: "internal/labtest", May: []string{"lab/load", "lab/noise", "lab/program"}},
 		{Path: "internal/testbox", May: []string{"internal/fork", "kernel"}},
 		{Path: "internal/vmtest", May: []string{"cpuset"}},
 		{Path: "internal/vmtest/vminit", May: []string{"internal/vmtest"}},
@@ -188,7 +189,7 @@ func OwnedImports() []Owned {
 		{"github.com/containerd/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"google.golang.org/", []string{"kube/nri"}, "only the plugin knows container runtimes"},
 		{"k8s.io/", []string{"kube/api", "kube/publish"}, "only these know objects of Kubernetes"},
-		{"testing", []string{"internal/browser", "internal/golden", "internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
+		{"testing", []string{"internal/browser", "internal/golden", "internal/labtest", "internal/placetest", "internal/fakekernel"}, "test code is not shipped"},
 	}
 }
 

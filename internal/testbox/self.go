@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -83,13 +86,31 @@ func Group(t T, dir string) {
 	if err := os.Mkdir("/"+dir, 0o755); err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(func() {
-		var err error
-		for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) { // its processes end
-			if err = os.Remove("/" + dir); err == nil {
-				return
+	t.Cleanup(func() { RemoveGroup(t, "/"+dir) })
+}
+
+// RemoveGroup removes a control group of a test by its directory, if it is there, with the groups and the processes
+// in it: a process leaves some time after it was killed, later still in a group that is idle, and the children of a
+// shell outlive it.
+func RemoveGroup(t T, dir string) {
+	t.Helper()
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			RemoveGroup(t, filepath.Join(dir, e.Name()))
+		}
+	}
+	var err error
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		if err = os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		pids, _ := os.ReadFile(dir + "/cgroup.procs")
+		for text := range strings.FieldsSeq(string(pids)) {
+			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
-		t.Errorf("%v", err)
-	})
+	}
+	t.Errorf("left behind: %v", err)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel/cgroup"
 )
 
@@ -34,13 +35,7 @@ func host(t *testing.T) string {
 		"fuse/x": "", "odd/x": "", "spaced/x": "",
 		"mnt/pool/up/x": "",
 	} {
-		at := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fakekernel.Plant(t, filepath.Join(dir, name), text)
 	}
 	for link, to := range map[string]string{
 		"dev/disk/by-id/ata-SSD_1-part2": "../../sda2", "dev/disk/by-id/nvme-SSD_2": "/dev/nvme0n1", "dev/disk/by-label/data": "../../vdb",

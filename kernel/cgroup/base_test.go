@@ -75,7 +75,7 @@ func TestBase(t *testing.T) {
 		}, "", "read-only"},
 	}
 	for name, tt := range tests {
-		dir := memoryDir(t)
+		dir := fakekernel.MemoryDir(t)
 		k, err := fakekernel.New(dir, tt.layout)
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestDetectMount(t *testing.T) {
 		"only what is hidden":     {hidden, ""},
 	}
 	for name, tt := range tests {
-		dir := memoryDir(t)
+		dir := fakekernel.MemoryDir(t)
 		k, err := fakekernel.New(dir, fakekernel.V2())
 		if err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ func TestDetect(t *testing.T) {
 		"none": {fakekernel.Layout{Own: "/"}, "", nil},
 	}
 	for name, tt := range tests {
-		dir := memoryDir(t)
+		dir := fakekernel.MemoryDir(t)
 		k, err := fakekernel.New(dir, tt.layout)
 		if err != nil {
 			t.Fatal(err)

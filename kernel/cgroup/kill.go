@@ -39,8 +39,7 @@ func (g Group) kill(ctx context.Context) error {
 		}
 	}
 	err := host.root.Kill(ctx, g.killable)
-	var alive *kernel.AliveError
-	if errors.As(err, &alive) {
+	if alive, ok := errors.AsType[*kernel.AliveError](err); ok {
 		for i := range alive.Left {
 			alive.Left[i].Frozen = host.frozenIn(alive.Left[i].PID)
 		}

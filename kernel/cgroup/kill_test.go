@@ -172,7 +172,7 @@ func killEverywhere(t *testing.T, exe, layout string, s site) {
 	for at := 1; ; at++ {
 		done := 0
 		for _, when := range []string{"before", "after"} {
-			undoLogs := memoryDir(t)
+			undoLogs := fakekernel.MemoryDir(t)
 			cmd := exec.Command(exe)
 			cmd.Env = append(os.Environ(), victimEnv+"="+strings.Join(
 				[]string{s.root.Name(), layout, undoLogs, s.name, itoa(pid), itoa(at), when}, " "))

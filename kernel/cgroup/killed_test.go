@@ -125,7 +125,7 @@ func TestKilled(t *testing.T) {
 // killed applies and undoes a plan, and dies at a write; then its undo log is restored.
 func (s site) killed(t *testing.T, plan kernel.Plan, at int, after bool) (alive bool, writes int) {
 	t.Helper()
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	log, err := kernel.CreateUndoLog(s.root, dir, "test")
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func onEverySite(t *testing.T, test func(t *testing.T, s site)) {
 func fakeSite(t *testing.T, layout fakekernel.Layout) site {
 	t.Helper()
 	s := site{name: "berth-test", pid: 100}
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	var err error
 	if s.fake, err = fakekernel.New(dir, layout); err != nil {
 		t.Fatal(err)
@@ -178,17 +178,6 @@ func knobs(t *testing.T, g Group) []Knob {
 		t.Fatal(err)
 	}
 	return k
-}
-
-// memoryDir is a temporary directory in memory if the host has one.
-func memoryDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func mustTree(t *testing.T, k *fakekernel.Kernel) map[string]string {

@@ -168,14 +168,11 @@ func (r *reader) has(name string) bool {
 
 // text is a file's, trimmed; "" of one that is not there.
 func (r *reader) text(name string) string {
-	text, err := fs.ReadFile(r.fs, name)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			r.fail(err)
-		}
-		return ""
+	text, err := kernel.ReadText(r.fs, name)
+	if kernel.IgnoreAbsent(err) != nil {
+		r.fail(err)
 	}
-	return strings.TrimSpace(string(text))
+	return text
 }
 
 // number is a file's, absent where there is none or it does not know ("<unsupported>").

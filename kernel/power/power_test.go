@@ -24,7 +24,7 @@ func played(t *testing.T, name string) (*fakekernel.Power, *kernel.Root) {
 	if !ok {
 		t.Fatalf("no host %s", name)
 	}
-	dir := memoryDir(t)
+	dir := fakekernel.MemoryDir(t)
 	k, err := fakekernel.NewPower(dir, l)
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestLimitsWithoutBoost(t *testing.T) {
 		} {
 			k, root := played(t, host)
 			before := tree(t, k)
-			log, err := kernel.CreateUndoLog(root, memoryDir(t), "test")
+			log, err := kernel.CreateUndoLog(root, fakekernel.MemoryDir(t), "test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -363,7 +363,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			for at, alive := 1, false; !alive; at++ {
-				dir := memoryDir(t)
+				dir := fakekernel.MemoryDir(t)
 				log, err := kernel.CreateUndoLog(root, dir, "test")
 				if err != nil {
 					t.Fatal(err)
@@ -394,17 +394,6 @@ func TestKilled(t *testing.T) {
 			t.Errorf("%s %+v %s: %d writes", tc.host, tc.settings, tc.profile, writes)
 		}
 	}
-}
-
-// memoryDir is a temporary directory in memory, if the host has one.
-func memoryDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // A CPU that goes offline leaves a policy that answers EBUSY, and a bias that is made anew: it

@@ -118,7 +118,8 @@ func (d *byDomain) of(id int) any {
 	return d.all
 }
 
-func eachCache(a any, check func(share) error) error {
+// each checks all that is said in an allocation.
+func each(a any, check func(v any) error) error {
 	d, err := domainsOf(a)
 	if err != nil || !d.given {
 		return err
@@ -127,6 +128,15 @@ func eachCache(a any, check func(share) error) error {
 		if v == nil {
 			continue
 		}
+		if err := check(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func eachCache(a any, check func(share) error) error {
+	return each(a, func(v any) error {
 		kinds, err := kindsOf(v)
 		if err != nil {
 			return err
@@ -140,8 +150,8 @@ func eachCache(a any, check func(share) error) error {
 				return err
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // kindsOf reads a text, or one each of {unified, code, data}.
@@ -212,17 +222,8 @@ func limitOf(v any) (l limit, err error) {
 }
 
 func eachBandwidth(a any) error {
-	d, err := domainsOf(a)
-	if err != nil || !d.given {
+	return each(a, func(v any) error {
+		_, err := limitOf(v)
 		return err
-	}
-	for _, v := range append(slices.Collect(maps.Values(d.some)), d.all) {
-		if v == nil {
-			continue
-		}
-		if _, err := limitOf(v); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }

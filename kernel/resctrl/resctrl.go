@@ -269,11 +269,11 @@ type reader struct {
 }
 
 func (r *reader) text(name string) (string, bool) {
-	data, err := fs.ReadFile(r.fsys, path.Join(r.dir, name))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	text, err := kernel.ReadText(r.fsys, path.Join(r.dir, name))
+	if kernel.IgnoreAbsent(err) != nil {
 		r.err = errors.Join(r.err, err)
 	}
-	return strings.TrimSpace(string(data)), err == nil
+	return text, err == nil
 }
 
 func (r *reader) number(name string, base int) uint64 {

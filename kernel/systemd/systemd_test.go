@@ -20,6 +20,7 @@ import (
 	"github.com/godbus/dbus/v5"
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/knob"
 )
@@ -124,25 +125,13 @@ func host(t *testing.T) (*kernel.Root, *fakeBus) {
 		"user.slice/user-1.slice/a.slice/b.service/cpu.idle": "0",
 		"berth/web/cpuset.cpus":                              "",
 	} {
-		file := filepath.Join(dir, mount, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fakekernel.Plant(t, filepath.Join(dir, mount, name), text+"\n")
 	}
 	for name, text := range map[string]string{
 		"self/mountinfo":            "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
 		"sys/kernel/random/boot_id": "a boot",
 	} {
-		file := filepath.Join(dir, "proc", name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fakekernel.Plant(t, filepath.Join(dir, "proc", name), text+"\n")
 	}
 	root, err := kernel.Open(dir)
 	if err != nil {

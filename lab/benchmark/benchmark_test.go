@@ -1,43 +1,19 @@
 package benchmark
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"berth.dev/berth/internal/labtest"
 	"berth.dev/berth/lab"
-	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/noise"
 	"berth.dev/berth/lab/program"
 	"berth.dev/berth/lab/stats"
 )
 
-// The test binary is its own berth.
-func TestMain(m *testing.M) {
-	if len(os.Args) < 2 || !strings.HasPrefix(os.Args[1], "__") {
-		os.Exit(m.Run())
-	}
-	var err error
-	switch os.Args[1] {
-	case "__program":
-		err = program.Keep(context.Background(), os.Stdin, os.Stdout)
-	case "__exec":
-		err = program.ServeExec(context.Background(), program.Exec{Address: os.Args[2], Command: os.Args[3]})
-	case "__noise":
-		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
-	case "__load":
-		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func TestMain(m *testing.M) { labtest.Main(m) }
 
 // miniature is a run of a few seconds.
 func miniature(t *testing.T, service, command, figures string) (*Result, lab.Options) {

@@ -148,8 +148,7 @@ type meter struct {
 func openMeter(cpus cpuset.Set) (m *meter, without string, err error) {
 	m = &meter{cpus: cpus}
 	m.energy, err = hardware.OpenEnergy("/" + hardware.EnergyDir)
-	var no *kernel.NotSupportedError
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*kernel.NotSupportedError](err); ok {
 		return m, no.Reason, nil
 	}
 	return m, "", err

@@ -110,8 +110,7 @@ func Set(x Experiment, field, value string) error {
 	}
 	text.WriteString(" " + value)
 	if _, err := strictyaml.Decode([]byte(text.String()), "", x.Spec()); err != nil {
-		var wrong *strictyaml.Error
-		if errors.As(err, &wrong) && wrong.Field != "" {
+		if wrong, ok := errors.AsType[*strictyaml.Error](err); ok && wrong.Field != "" {
 			return fmt.Errorf("%s: %w", wrong.Field, wrong.Err)
 		}
 		return fmt.Errorf("%s: %q is no value", field, value)

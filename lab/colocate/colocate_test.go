@@ -1,12 +1,9 @@
 package colocate
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,39 +15,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/labtest"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
-	"berth.dev/berth/lab/load"
 	"berth.dev/berth/lab/program"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 )
 
-// killedDir is where the process that is to be killed runs an experiment.
-const killedDir = "BERTH_TEST_COLOCATE_KILLED"
-
 // The test binary is the lab's children, too, and the run that is killed.
-func TestMain(m *testing.M) {
-	if len(os.Args) != 2 {
-		os.Exit(m.Run())
-	}
-	var err error
-	switch os.Args[1] {
-	case "__tenant":
-		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
-	case "__load":
-		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
-	case "__program":
-		err = program.Keep(context.Background(), os.Stdin, os.Stdout)
-	default:
-		os.Exit(m.Run())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { labtest.Main(m) }
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
@@ -87,21 +63,12 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	if err := x.Lacks(short(t, "1s1c1t")); !errors.Is(err, kernel.ErrNotSupported) {
+	if err := x.Lacks(fakekernel.Short(t, "1s1c1t")); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("one CPU: %v", err)
 	}
-	if err := x.Lacks(short(t, "1s2c1t")); err != nil {
+	if err := x.Lacks(fakekernel.Short(t, "1s2c1t")); err != nil {
 		t.Error(err)
 	}
-}
-
-func short(t *testing.T, form string) *machine.Machine {
-	t.Helper()
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 // lists are the CPUs of the services of a placement.
@@ -155,7 +122,7 @@ func TestScale(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&s)
 		}
-		at, err := s.site(short(t, tc.machine), cpuset.MustParse(tc.shared))
+		at, err := s.site(fakekernel.Short(t, tc.machine), cpuset.MustParse(tc.shared))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +152,7 @@ func TestAsPublished(t *testing.T) {
 	for _, policy := range []string{"berth", "koordinator"} {
 		s := Default()
 		s.Policy = policy
-		m := short(t, "2s26c2t")
+		m := fakekernel.Short(t, "2s26c2t")
 		at, err := s.site(m, m.Online)
 		if err != nil {
 			t.Fatal(err)
@@ -214,7 +181,7 @@ func TestSettings(t *testing.T) {
 	t.Parallel()
 	x := New()
 	x.Experiment.Modes = append(x.Experiment.Modes, Mode{Name: "limited", Class: place.LS, Limit: true})
-	at, err := x.Experiment.site(short(t, "1s2c1t"), cpuset.MustParse("0-1"))
+	at, err := x.Experiment.site(fakekernel.Short(t, "1s2c1t"), cpuset.MustParse("0-1"))
 	if err == nil {
 		x.Placed, x.Services, x.CPUsEach, _, err = x.Experiment.scale(at)
 	}
@@ -326,7 +293,7 @@ func checkRounds(t *testing.T, x *Experiment) {
 // A run that was killed keeps its finished rounds, its places and its rate, and goes on with
 // the other rounds.
 func TestKilled(t *testing.T) {
-	if dir := os.Getenv(killedDir); dir != "" {
+	if dir := labtest.Doomed(); dir != "" {
 		opt := options(dir)
 		opt.Progress = func(p lab.Progress) { fmt.Println("round", p.Phase, p.Round) }
 		run(t, miniature(), opt)
@@ -336,27 +303,10 @@ func TestKilled(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$", "-test.v")
-	cmd.Env = append(os.Environ(), killedDir+"="+dir)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := ""
-	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "round measure 4"; {
-		said += lines.Text() + "\n"
-	}
-	_ = cmd.Process.Kill()
-	_, _ = io.Copy(io.Discard, out)
-	if err := cmd.Wait(); err == nil {
-		t.Skip("it was not killed: ", said)
-	}
+	labtest.Kill(t, dir, "round measure 4")
 	var x Experiment
 	if err := lab.Load(dir, Schema, &x); err != nil {
-		t.Fatalf("%v after\n%s", err, said)
+		t.Fatal(err)
 	}
 	before, _ := json.Marshal([]any{x.Rounds, x.Placed, x.Setup.Rate, x.Setup.CPUPerRequest})
 	n := len(x.Rounds)

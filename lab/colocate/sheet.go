@@ -2,7 +2,6 @@ package colocate
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -91,9 +90,7 @@ func (v *view) facts(s *report.Sheet) {
 	for _, d := range v.measured.Decoded {
 		failed += d.Censored
 	}
-	if failed > 0 {
-		s.Warn("failed", fmt.Sprintf("%d requests failed or were not answered in time: they count as lower bounds", failed))
-	}
+	s.Failed(failed)
 }
 
 // words are what to know, and to do.
@@ -269,14 +266,9 @@ func (v *view) heat() report.Plot {
 			continue
 		}
 		times := r.P99 / usual
-		f := report.Field{Row: row, Column: r.Service - 1, Text: lab.Latency(r.P99), Shade: min(1, math.Abs(math.Log(times))/math.Log(4))}
+		f := report.Field{Row: row, Column: r.Service - 1, Text: lab.Latency(r.P99)}
 		f.Tip = fmt.Sprintf("%s, service %d on CPUs %s: p99 %s, %.2f times the usual one of %s", r.Mode, r.Service, r.CPUs, f.Text, times, v.Reference)
-		switch {
-		case times > 1+stats.Margin:
-			f.Mood = report.Bad
-		case times < 1-stats.Margin:
-			f.Mood = report.Good
-		}
+		f.Times(times, 4)
 		fields = append(fields, f)
 	}
 	caption := fmt.Sprintf("The p99 of each service in each mode, of all its requests; coloured where it is 10 %% or more from the median of the services in %s.", v.Reference)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
@@ -29,7 +30,7 @@ func played(t *testing.T, form, shared string, blocks int, times map[string]floa
 	x.Program = lab.Program{Version: "test", Go: "go"}
 	x.Experiment.Blocks, x.Experiment.Seed, x.Service = blocks, 9, "nginx"
 	x.Setup = lab.Setup{Backend: "cgroup v2", CPUs: shared, GeneratorPolicy: "SCHED_FIFO 40", Rate: 4000, TenantCPUs: 0.8, Server: "nginx version: nginx/1.22.1"}
-	at, err := x.Experiment.site(short(t, form), cpuset.MustParse(shared))
+	at, err := x.Experiment.site(fakekernel.Short(t, form), cpuset.MustParse(shared))
 	if err == nil {
 		x.Placed, x.Services, x.CPUsEach, x.Scaled, err = x.Experiment.scale(at)
 	}

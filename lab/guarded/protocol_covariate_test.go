@@ -78,7 +78,7 @@ func TestCovariatesByAlone(t *testing.T) {
 	}
 	var rows []string
 	for run := 2; run <= 5; run++ {
-		r, err := ReadProtocolFile(fmt.Sprintf("../../docs/measurements/results/guard-protocol-%d.json.gz", run))
+		r, err := readProtocolFile(fmt.Sprintf("../../docs/measurements/results/guard-protocol-%d.json.gz", run))
 		if err != nil {
 			t.Fatal(err)
 		}

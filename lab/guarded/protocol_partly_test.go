@@ -27,7 +27,7 @@ func TestPartlyPage(t *testing.T) {
 		tenant, neighbour []float64
 	}{{when: "within 2 s", to: 2}, {when: "after 4 to 5 s", from: 4, to: 5}, {when: "never", from: math.Inf(1), to: math.Inf(1)}}
 	for _, name := range []string{"guard-truths-quarter", "guard-truths-again"} {
-		r, err := ReadProtocolFile(docs + "results/" + name + ".json.gz")
+		r, err := readProtocolFile(docs + "results/" + name + ".json.gz")
 		if err != nil {
 			t.Fatal(err)
 		}

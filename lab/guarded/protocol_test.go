@@ -25,6 +25,12 @@ import (
 	"berth.dev/berth/lab/report"
 )
 
+// readProtocolFile reads a stored result; a folder stands for the file in it.
+func readProtocolFile(path string) (*ProtocolResult, error) {
+	var r ProtocolResult
+	return &r, lab.Load(path, ProtocolSchema, &r)
+}
+
 func TestProtocolRefuses(t *testing.T) {
 	t.Parallel()
 	if err := DefaultProtocol().Validate(); err != nil {
@@ -1127,7 +1133,7 @@ func TestStoredProtocol(t *testing.T) {
 			t.Fatal(err)
 		}
 		words := strings.Join(strings.Fields(string(text)), " ")
-		r, err := ReadProtocolFile(docs + results[name])
+		r, err := readProtocolFile(docs + results[name])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -83,12 +83,6 @@ func (u Use) since(v Use) Use {
 	return Use{u.Seconds - v.Seconds, u.Tenant - v.Tenant, u.Neighbour - v.Neighbour, u.Bystander - v.Bystander, u.Generator - v.Generator, u.Lab - v.Lab}
 }
 
-// ReadProtocolFile reads a stored result; a folder stands for the file in it.
-func ReadProtocolFile(path string) (*ProtocolResult, error) {
-	var r ProtocolResult
-	return &r, lab.Load(path, ProtocolSchema, &r)
-}
-
 // watcher is the guard at work.
 type watcher interface {
 	SetMode(ctx context.Context, mode control.Mode) error

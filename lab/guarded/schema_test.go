@@ -35,7 +35,7 @@ func TestSchemas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	protocol, err := ReadProtocolFile("../../internal/cli/testdata/lab/guard-protocol-v1.json.gz")
+	protocol, err := readProtocolFile("../../internal/cli/testdata/lab/guard-protocol-v1.json.gz")
 	if err != nil {
 		t.Fatal(err)
 	}

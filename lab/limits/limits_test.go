@@ -1,14 +1,11 @@
 package limits
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,37 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/labtest"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
 	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/noise"
 )
 
-// killedDir is where the process that is to be killed runs an experiment.
-const killedDir = "BERTH_TEST_LIMITS_KILLED"
-
 // The test binary is the lab's children, too, and the run that is killed.
-func TestMain(m *testing.M) {
-	var err error
-	switch {
-	case len(os.Args) != 2:
-		os.Exit(m.Run())
-	case os.Args[1] == "__tenant":
-		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
-	case os.Args[1] == "__noise":
-		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
-	case os.Args[1] == "__load":
-		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
-	default:
-		os.Exit(m.Run())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func TestMain(m *testing.M) { labtest.Main(m) }
 
 const ms = time.Millisecond
 
@@ -275,7 +250,7 @@ func TestForReal(t *testing.T) {
 
 // A run that was killed keeps its finished rounds and its tiles, and goes on with the others.
 func TestKilled(t *testing.T) {
-	if dir := os.Getenv(killedDir); dir != "" {
+	if dir := labtest.Doomed(); dir != "" {
 		opt := options(t, dir)
 		opt.Progress = func(p lab.Progress) { fmt.Println("round", p.Phase, p.Round) }
 		run(t, miniature(), opt)
@@ -287,26 +262,10 @@ func TestKilled(t *testing.T) {
 	fakekernel.LockHost(t, fakekernel.Shared)
 	dir := t.TempDir()
 	opt := options(t, dir)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$", "-test.v")
-	cmd.Env = append(os.Environ(), killedDir+"="+dir)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := ""
-	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "round measure 4"; {
-		said += lines.Text() + "\n"
-	}
-	_ = cmd.Process.Kill()
-	if err := cmd.Wait(); err == nil {
-		t.Skip("it was not killed: ", said)
-	}
+	pid := labtest.Kill(t, dir, "round measure 4")
 	var x Experiment
 	if err := lab.Load(dir, Schema("limits"), &x); err != nil {
-		t.Fatalf("%v after\n%s", err, said)
+		t.Fatal(err)
 	}
 	before, _ := json.Marshal(x.Rounds)
 	root, err := kernel.Open("/")
@@ -316,7 +275,7 @@ func TestKilled(t *testing.T) {
 	if _, err := kernel.Restore(root, opt.UndoLogDir); err != nil { // as berth lab does first
 		t.Fatal(err)
 	}
-	if left, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/cpu/berth-lab-%d", cmd.Process.Pid)); left != nil {
+	if left, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/cpu/berth-lab-%d", pid)); left != nil {
 		t.Errorf("left: %q", left)
 	}
 	n, tiles := len(x.Rounds), slices.Clone(x.Samples[0].Tiles)

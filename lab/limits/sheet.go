@@ -2,7 +2,6 @@ package limits
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -76,9 +75,7 @@ func (x *Experiment) facts(s *report.Sheet, a *Analysis, m *lab.Measured) {
 	for _, r := range a.Rows {
 		failed += r.Failed
 	}
-	if failed > 0 {
-		s.Warn("failed", fmt.Sprintf("%d requests failed or were not answered in time: they count as lower bounds", failed))
-	}
+	s.Failed(failed)
 }
 
 // Judged are the tables of the result: the configs compared, one table for each load.
@@ -239,13 +236,7 @@ func (a *Analysis) heat(e Spec, id, heading, caption string, value func(Row) flo
 				worse = of / v
 			}
 			f := report.Field{Row: i, Column: n, Text: text, Tip: fmt.Sprintf("%s, %s: %s %s of %s", c.Name, l, heading, text, e.Configs[0].Name)}
-			f.Shade = min(1, math.Abs(math.Log(worse))/math.Log(10))
-			switch {
-			case worse > 1+stats.Margin:
-				f.Mood = report.Bad
-			case worse < 1-stats.Margin:
-				f.Mood = report.Good
-			}
+			f.Times(worse, 10)
 			fields = append(fields, f)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,36 +15,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/labtest"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/lab"
-	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/noise"
-	"berth.dev/berth/lab/program"
 )
 
-// TestMain plays the processes of the roles.
-func TestMain(m *testing.M) {
-	if len(os.Args) != 2 {
-		os.Exit(m.Run())
-	}
-	var err error
-	switch os.Args[1] {
-	case "__tenant":
-		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
-	case "__noise":
-		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
-	case "__program":
-		err = program.Keep(context.Background(), os.Stdin, os.Stdout)
-	case "__load":
-		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
-	default:
-		os.Exit(m.Run())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { labtest.Main(m) }
 
 // miniature is a run of seconds.
 func miniature() *Result {

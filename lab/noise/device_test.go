@@ -18,8 +18,7 @@ import (
 func openDisk(t *testing.T, bytes int64, speed DiskSpeed) *Disk {
 	t.Helper()
 	d, err := OpenDisk(bytes, speed)
-	var no *kernel.NotSupportedError
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*kernel.NotSupportedError](err); ok {
 		t.Skipf("no disk here: %v; %s", err, no.Remedy)
 	}
 	if err != nil {
@@ -117,8 +116,7 @@ func TestDevice(t *testing.T) {
 func TestCloseWhileSomebodyWaits(t *testing.T) {
 	t.Parallel()
 	d, err := OpenDisk(1<<20, DiskSpeed{Seek: time.Hour, BytesPerSecond: 1 << 30})
-	var no *kernel.NotSupportedError
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*kernel.NotSupportedError](err); ok {
 		t.Skipf("no disk here: %v; %s", err, no.Remedy)
 	}
 	if err != nil {

@@ -2,9 +2,12 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"berth.dev/berth/lab/stats"
 )
 
 // Field is one field of a matrix: between whole numbers of both axes.
@@ -15,6 +18,18 @@ type Field struct {
 	// Shade is how dark it is, 0 to 1; Mood its colour.
 	Shade float64
 	Mood  Mood
+}
+
+// Times shades and colours a field by how many times worse a figure is than the one that it is compared with, 1 for
+// the same: wholly from most times, or a most-th part, on; bad and good from the margin (stats.Margin) on.
+func (f *Field) Times(worse, most float64) {
+	f.Shade = min(1, math.Abs(math.Log(worse))/math.Log(most))
+	switch {
+	case worse > 1+stats.Margin:
+		f.Mood = Bad
+	case worse < 1-stats.Margin:
+		f.Mood = Good
+	}
 }
 
 // HeatMap is a plot of a matrix: rows and columns by name, a field where there is one. The

@@ -1,6 +1,9 @@
 package report
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Sheet is a report as data: what Text and HTML write, whatever the experiment. All its
 // strings are plain text; none can steer a terminal or a browser.
@@ -38,6 +41,13 @@ func (s *Sheet) Fact(name, value string) { s.Facts = append(s.Facts, Fact{Name: 
 
 // Warn adds a warning.
 func (s *Sheet) Warn(name, text string) { s.Facts = append(s.Facts, Fact{name, text, true}) }
+
+// Failed warns of requests that failed, if there are any.
+func (s *Sheet) Failed(requests int) {
+	if requests > 0 {
+		s.Warn("failed", fmt.Sprintf("%d requests failed or were not answered in time: they count as lower bounds", requests))
+	}
+}
 
 // Add adds blocks to the body.
 func (s *Sheet) Add(blocks ...Block) { s.Body = append(s.Body, blocks...) }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
@@ -20,10 +21,7 @@ import (
 // played is a machine of a short form, with memory on its nodes, all but those in without.
 func played(t *testing.T, form string, without ...int) *machine.Machine {
 	t.Helper()
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, form)
 	for i := range m.Domains {
 		if d := &m.Domains[i]; d.Kind == machine.Node && !slices.Contains(without, d.ID) {
 			d.Bytes = 1 << 30
@@ -313,10 +311,7 @@ func TestLocal(t *testing.T) {
 // The lab's own choice of CPUs is half from each of two homes, however little the services want.
 func TestChosenInHalves(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("1s2n8c1t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s2n8c1t")
 	spec := Default()
 	for _, spec.Demand = range []float64{0.05, 0.9} {
 		shared, err := spec.base().SharedCPUs(m)

@@ -1,50 +1,24 @@
 package services
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"berth.dev/berth/internal/fakekernel"
+	"berth.dev/berth/internal/labtest"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/lab"
-	"berth.dev/berth/lab/load"
-	"berth.dev/berth/lab/noise"
 )
 
-// killedDir is where the process that is to be killed runs an experiment.
-const killedDir = "BERTH_TEST_SERVICES_KILLED"
-
 // The test binary is the lab's children, too, and the run that is killed.
-func TestMain(m *testing.M) {
-	var err error
-	switch {
-	case len(os.Args) != 2:
-		os.Exit(m.Run())
-	case os.Args[1] == "__tenant":
-		err = load.ServeTenant(context.Background(), os.Stdin, os.Stdout)
-	case os.Args[1] == "__noise":
-		err = noise.Child(context.Background(), os.Stdin, os.Stdout, os.NewFile(3, "descriptor 3"))
-	case os.Args[1] == "__load":
-		err = load.Serve(os.Stdin, os.Stdout, func() { os.Exit(1) })
-	default:
-		os.Exit(m.Run())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func TestMain(m *testing.M) { labtest.Main(m) }
 
 // miniature is three services in three placements.
 func miniature() *Experiment {
@@ -158,7 +132,7 @@ func knobOf(r lab.Round, role lab.Role) string {
 // A run that was killed keeps its finished rounds and what was settled, and goes on with the
 // others.
 func TestKilled(t *testing.T) {
-	if dir := os.Getenv(killedDir); dir != "" {
+	if dir := labtest.Doomed(); dir != "" {
 		opt := options(t, dir)
 		opt.Progress = func(p lab.Progress) { fmt.Println("round", p.Phase, p.Round) }
 		run(t, miniature(), opt)
@@ -170,26 +144,10 @@ func TestKilled(t *testing.T) {
 	fakekernel.LockHost(t, fakekernel.Shared)
 	dir := t.TempDir()
 	opt := options(t, dir)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$", "-test.v")
-	cmd.Env = append(os.Environ(), killedDir+"="+dir)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := ""
-	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "round measure 5"; {
-		said += lines.Text() + "\n"
-	}
-	_ = cmd.Process.Kill()
-	if err := cmd.Wait(); err == nil {
-		t.Skip("it was not killed: ", said)
-	}
+	labtest.Kill(t, dir, "round measure 5")
 	var x Experiment
 	if err := lab.Load(dir, Schema, &x); err != nil {
-		t.Fatalf("%v after\n%s", err, said)
+		t.Fatal(err)
 	}
 	root, err := kernel.Open("/")
 	if err != nil {

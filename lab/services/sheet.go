@@ -2,7 +2,6 @@ package services
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -105,9 +104,7 @@ func (a *analysis) facts(s *report.Sheet) {
 	for _, d := range a.measured.Decoded {
 		failed += d.Censored
 	}
-	if failed > 0 {
-		s.Warn("failed", fmt.Sprintf("%d requests failed or were not answered in time: they count as lower bounds", failed))
-	}
+	s.Failed(failed)
 }
 
 // standing is the table of where the services stand.
@@ -304,13 +301,7 @@ func (a *analysis) heat(id, heading, caption string, value func(one) float64) re
 			}
 			times := v / reference
 			f := report.Field{Row: i, Column: n, Text: report.Digits(times), Tip: fmt.Sprintf("%s, %s: %s µs, ×%s of %s µs with %s", s.Name, c, report.Digits(v), report.Digits(times), report.Digits(reference), a.Reference)}
-			f.Shade = min(1, math.Abs(math.Log(times))/math.Log(10))
-			switch {
-			case times > 1+stats.Margin:
-				f.Mood = report.Bad
-			case times < 1-stats.Margin:
-				f.Mood = report.Good
-			}
+			f.Times(times, 10)
 			fields = append(fields, f)
 		}
 	}

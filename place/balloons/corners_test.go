@@ -3,6 +3,7 @@ package balloons_test
 import (
 	"testing"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
@@ -112,7 +113,7 @@ func TestCorners(t *testing.T) {
 			t.Parallel()
 			m := tt.machine
 			if m == nil {
-				m = short(t, two)
+				m = fakekernel.Short(t, two)
 			}
 			if got := run(t, tt.p, m, tt.conf, tt.steps); got.workloads != tt.want {
 				t.Errorf("%q, want %q (%s)", got.workloads, tt.want, got.pools)

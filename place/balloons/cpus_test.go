@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
@@ -146,7 +147,7 @@ func TestShareIdleIsWithdrawn(t *testing.T) {
 	steps := []step{add("a", "x", 1000), add("b", "y", 2000)}
 	p.Types = append(p.Types, balloons.Type{Name: "y"})
 	for n, want := range []string{"", "a=1-3,16-19", "a=2-3,16,18-19 b=1,17", "a=1-3,16-19"} {
-		if got := run(t, p, short(t, two), place.Config{}, append(steps, drop("b"))[:n]); got.workloads != want {
+		if got := run(t, p, fakekernel.Short(t, two), place.Config{}, append(steps, drop("b"))[:n]); got.workloads != want {
 			t.Errorf("after %d steps %q, want %q", n, got.workloads, want)
 		}
 	}
@@ -178,7 +179,7 @@ func TestChoice(t *testing.T) {
 			t.Parallel()
 			p := tt.p
 			p.Types = append(p.Types, balloons.Type{Name: "y", Branches: balloons.Spread})
-			if got := run(t, p, short(t, tt.form), tt.conf, tt.steps); got.workloads != tt.want {
+			if got := run(t, p, fakekernel.Short(t, tt.form), tt.conf, tt.steps); got.workloads != tt.want {
 				t.Errorf("%q, want %q (%s)", got.workloads, tt.want, got.pools)
 			}
 		})

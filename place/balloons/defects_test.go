@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
 )
@@ -85,7 +86,7 @@ func TestDefects(t *testing.T) {
 			if tt.form == "" {
 				tt.form = two
 			}
-			got := run(t, tt.p, short(t, tt.form), tt.conf, tt.steps)
+			got := run(t, tt.p, fakekernel.Short(t, tt.form), tt.conf, tt.steps)
 			if got.workloads != tt.want || tt.pools != "" && got.pools != tt.pools {
 				t.Errorf("%q of %q, want %q of %q", got.workloads, got.pools, tt.want, tt.pools)
 			}
@@ -101,7 +102,7 @@ func TestRestart(t *testing.T) {
 		{Name: "x", MaxCPUs: 4, ShareIdle: balloons.NUMALevel}, {Name: "pair", Components: []string{"x", "x"}}, {Name: "fixed", Lists: lists("4-5", "6-7"), Slots: 2},
 	}}
 	steps := append(some(5, "a", "x", 1500), add("b", "pair", 3000), add("c", "fixed", 2000), add("d", "fixed", 1000), drop("a1"), drop("a3"))
-	m := short(t, two)
+	m := fakekernel.Short(t, two)
 	s := run(t, p, m, place.Config{}, steps).state
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 10 {
@@ -127,7 +128,7 @@ func TestGivesBack(t *testing.T) {
 	p := balloons.Policy{Types: []balloons.Type{
 		{Name: "x", MinBalloons: 2, MinCPUs: 3}, {Name: "p"}, {Name: "y", MinBalloons: 1, Components: []string{"p", "x"}},
 	}}
-	m := short(t, two)
+	m := fakekernel.Short(t, two)
 	start := run(t, p, m, place.Config{}, nil)
 	if want := "default/0=21 x/0=1,16-17 x/1=2-3,18 y/0=4-5,19-20"; start.pools != want {
 		t.Fatalf("at the start %s, want %s", start.pools, want)
@@ -147,7 +148,7 @@ func TestGivesBack(t *testing.T) {
 // TestChangedPolicy releases and resizes members of a type that is no more.
 func TestChangedPolicy(t *testing.T) {
 	t.Parallel()
-	s := run(t, only(balloons.Type{}), short(t, two), place.Config{}, some(2, "a", "x", 1000)).state
+	s := run(t, only(balloons.Type{}), fakekernel.Short(t, two), place.Config{}, some(2, "a", "x", 1000)).state
 	var rejected *place.RejectedError
 	if _, err := place.Resize(balloons.Policy{}, s, &place.Request{ID: "a0", Milli: 500}); !errors.As(err, &rejected) {
 		t.Errorf("resize: %v", err)
@@ -192,7 +193,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := run(t, p, short(t, two), place.Config{}, nil).state
+			s := run(t, p, fakekernel.Short(t, two), place.Config{}, nil).state
 			r := add("a", "x", 1000).place
 			tt.change(&r)
 			_, err := place.Place(p, s, &r)
@@ -209,12 +210,12 @@ func TestRequiredNodes(t *testing.T) {
 	t.Parallel()
 	p := only(balloons.Type{MaxBalloons: 1})
 	here := add("a", "x", 2000).with(func(r *place.Request) { r.Nodes, r.NodesRequired = set("1"), true })
-	got := run(t, p, short(t, two), place.Config{}, []step{here, add("b", "x", 13000), add("c", "x", 2000)})
+	got := run(t, p, fakekernel.Short(t, two), place.Config{}, []step{here, add("b", "x", 13000), add("c", "x", 2000)})
 	if want := "a=8-15,24-30 b=8-15,24-30 c=refused"; got.workloads != want {
 		t.Errorf("%q, want %q", got.workloads, want)
 	}
 	elsewhere := add("d", "x", 0).with(func(r *place.Request) { r.Nodes, r.NodesRequired = set("0"), true })
-	got = run(t, p, short(t, two), place.Config{}, []step{here, elsewhere})
+	got = run(t, p, fakekernel.Short(t, two), place.Config{}, []step{here, elsewhere})
 	if want := "a=8,24 d=refused"; got.workloads != want {
 		t.Errorf("%q, want %q", got.workloads, want)
 	}
@@ -232,7 +233,7 @@ func TestMemoryAndDevices(t *testing.T) {
 		r.Memory = []place.Amount{{Resource: place.Memory, Bytes: 3 << 29}}
 		r.Devices = []place.DeviceRequest{{Kind: "gpu", Count: 1}}
 	})
-	g, _ := run(t, p, short(t, two), conf, []step{st}).state.Grant("a")
+	g, _ := run(t, p, fakekernel.Short(t, two), conf, []step{st}).state.Grant("a")
 	if g == nil || g.Mems != set("0-1") || len(g.Memory) != 2 || g.Memory[0].Node != 1 || len(g.Devices) != 1 || g.Devices[0] != "g1" {
 		t.Errorf("%+v", g)
 	}
@@ -247,7 +248,7 @@ func TestWhy(t *testing.T) {
 	for _, st := range some(4, "a", "x", 600) {
 		steps = append(steps, st.with(explain))
 	}
-	s := run(t, p, short(t, two), place.Config{}, steps).state
+	s := run(t, p, fakekernel.Short(t, two), place.Config{}, steps).state
 	for id, want := range map[string][]string{
 		"a0": {"new balloon x/0", "not isolated: too few", "core"},
 		"a1": {"x/0", "more than its type may have (maxCPUs)", "new balloon x/1"},

@@ -3,6 +3,7 @@ package balloons_test
 import (
 	"testing"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
@@ -163,7 +164,7 @@ func TestOptions(t *testing.T) {
 				t.Parallel()
 				m := o.machine
 				if m == nil {
-					m = short(t, two)
+					m = fakekernel.Short(t, two)
 				}
 				got := run(t, o.with, m, o.conf, o.steps)
 				if got.workloads != o.want {

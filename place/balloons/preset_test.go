@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/balloons"
 )
@@ -60,7 +61,7 @@ func TestStaticPools(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := run(t, static(), short(t, "2s2c2t"), place.Config{}, tt.steps); got.workloads != tt.want {
+			if got := run(t, static(), fakekernel.Short(t, "2s2c2t"), place.Config{}, tt.steps); got.workloads != tt.want {
 				t.Errorf("%q, want %q (%s)", got.workloads, tt.want, got.pools)
 			}
 		})
@@ -70,7 +71,7 @@ func TestStaticPools(t *testing.T) {
 // TestStaticPoolsRestart is where the original failed with two lists or more.
 func TestStaticPoolsRestart(t *testing.T) {
 	t.Parallel()
-	m := short(t, "2s2c2t")
+	m := fakekernel.Short(t, "2s2c2t")
 	s := run(t, static(), m, place.Config{}, []step{add("a", "exclusive", 0).with(hint(balloons.HintLists, "2")), add("b", "shared", 0)}).state
 	fresh, err := place.New(topology(t, m), place.Config{})
 	if err != nil {
@@ -115,7 +116,7 @@ func TestPodPools(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := run(t, podpool(tt.fill), short(t, two), place.Config{}, tt.steps)
+			got := run(t, podpool(tt.fill), fakekernel.Short(t, two), place.Config{}, tt.steps)
 			if got.workloads != tt.want {
 				t.Errorf("%q, want %q (%s)", got.workloads, tt.want, got.pools)
 			}
@@ -192,7 +193,7 @@ func TestStartRefuses(t *testing.T) {
 		"malformed":            {},
 	} {
 		p := balloons.Policy{Types: []balloons.Type{ty}}
-		if _, err := place.Start(p, topology(t, short(t, two)), place.Config{}); err == nil {
+		if _, err := place.Start(p, topology(t, fakekernel.Short(t, two)), place.Config{}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

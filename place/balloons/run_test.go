@@ -56,15 +56,6 @@ func topology(t testing.TB, m *machine.Machine) *place.Topology {
 	return topo
 }
 
-func short(t testing.TB, form string) *machine.Machine {
-	t.Helper()
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 // run takes the steps and audits the books after each.
 func run(t *testing.T, p balloons.Policy, m *machine.Machine, conf place.Config, steps []step) outcome {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
@@ -226,10 +227,7 @@ func TestResize(t *testing.T) {
 
 func TestSystemAndIsolated(t *testing.T) {
 	t.Parallel()
-	m, err := machine.Short("1s1n8c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := fakekernel.Short(t, "1s1n8c")
 	m.Isolated = cpuset.MustParse("6-7")
 	for i := range m.CPUs {
 		if m.CPUs[i].Kind = machine.KindE; i%2 == 1 {

@@ -4,17 +4,14 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
-	"berth.dev/berth/machine"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 )
 
 // BenchmarkExclusive places one workload with 14 CPUs of its own on an empty
 // machine of 256 CPUs and 8 NUMA nodes, by strategy.
 func BenchmarkExclusive(b *testing.B) {
-	m, err := machine.Short("2s4n2l8c2t")
-	if err != nil {
-		b.Fatal(err)
-	}
+	m := fakekernel.Short(b, "2s4n2l8c2t")
 	topo, err := place.NewTopology(m)
 	if err != nil {
 		b.Fatal(err)

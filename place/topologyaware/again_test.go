@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/placetest"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/topologyaware"
@@ -38,7 +39,7 @@ func TestInitialCPUsAreUsedAgain(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			p := topologyaware.Default()
-			s := start(t, p, short(t, "1s2n4c2t"), place.Config{})
+			s := start(t, p, fakekernel.Short(t, "1s2n4c2t"), place.Config{})
 			for i, r := range append(tc.before, tc.r) {
 				r.ID = string(rune('a' + i))
 				o, err := place.Place(p, s, &r)
@@ -66,7 +67,7 @@ func TestInitialCPUsAreUsedAgain(t *testing.T) {
 func TestRefusalsAreExplained(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	s := start(t, p, short(t, "1s2n4c2t"), place.Config{})
+	s := start(t, p, fakekernel.Short(t, "1s2n4c2t"), place.Config{})
 	for i, r := range []place.Request{gu(4000), bu(2500, 0)} {
 		r.ID = string(rune('a' + i))
 		o, err := place.Place(p, s, &r)

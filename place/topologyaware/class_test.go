@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/topologyaware"
 )
 
 func TestClasses(t *testing.T) {
 	t.Parallel()
-	isolated := short(t, "1s2n4c2t") // node 0: 0-3,8-11
+	isolated := fakekernel.Short(t, "1s2n4c2t") // node 0: 0-3,8-11
 	isolated.Isolated = cpuset.MustParse("2-3")
 	pin := topologyaware.Default()
 	sharing := pin

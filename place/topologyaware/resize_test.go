@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/topologyaware"
@@ -14,7 +15,7 @@ import (
 func TestResize(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	isolated := short(t, "1s2n4c2t")
+	isolated := fakekernel.Short(t, "1s2n4c2t")
 	isolated.Isolated = cpuset.MustOf(2, 3)
 	// 1s2n4c2t: node 0 has 0-3,8-11, node 1 has 4-7,12-15; cores are {i,i+8}.
 	for _, tc := range []struct {
@@ -42,7 +43,7 @@ func TestResize(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			if tc.m == nil {
-				tc.m = short(t, "1s2n4c2t")
+				tc.m = fakekernel.Short(t, "1s2n4c2t")
 			}
 			s := start(t, p, tc.m, place.Config{})
 			for i, r := range tc.before {
@@ -86,7 +87,7 @@ func TestResizeMemory(t *testing.T) {
 	conf.Memory = []place.Block{{Node: 0, Resource: place.Memory, Bytes: 100}, {Node: 1, Resource: place.Memory, Bytes: 100}}
 	r := gu(1000)
 	r.ID, r.Memory = "a", []place.Amount{{Resource: place.Memory, Bytes: 80}}
-	s := steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{{r, "4"}})
+	s := steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{{r, "4"}})
 	for _, tc := range []struct {
 		bytes int64
 		mems  string

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/place/topologyaware"
@@ -35,15 +36,6 @@ func start(t *testing.T, p place.Policy, m *machine.Machine, c place.Config) *pl
 		t.Fatal(err)
 	}
 	return s
-}
-
-func short(t *testing.T, form string) *machine.Machine {
-	t.Helper()
-	m, err := machine.Short(form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 func steps(t *testing.T, p place.Policy, s *place.State, all []step) *place.State {
@@ -100,7 +92,7 @@ func reserved0() place.Config { return place.Config{Reserved: cpuset.MustOf(0)} 
 func TestObservedSequence(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	steps(t, p, start(t, p, short(t, big), reserved0()), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, big), reserved0()), []step{
 		{gu(500), "8-15,72-79"},
 		{gu(1000), "16"},
 		{gu(1500), "24-31,88-95"},
@@ -134,7 +126,7 @@ func TestLimits(t *testing.T) {
 			for node := range 4 {
 				conf.Memory = append(conf.Memory, place.Block{Node: node, Resource: place.Memory, Bytes: 128 << 30})
 			}
-			s := start(t, p, short(t, big), conf)
+			s := start(t, p, fakekernel.Short(t, big), conf)
 			o, err := place.Place(p, s, &place.Request{ID: "probe", Class: r.Class, Milli: r.Milli, LimitMilli: r.LimitMilli, Memory: r.Memory})
 			if err != nil {
 				t.Fatal(err)
@@ -160,7 +152,7 @@ func TestMemoryWidens(t *testing.T) {
 		mems  string
 	}{{true, 300 << 30, "0-2"}, {true, 1 << 30, "0"}, {false, 300 << 30, ""}} {
 		p.PinMemory = tc.pin
-		s := start(t, p, short(t, big), conf)
+		s := start(t, p, fakekernel.Short(t, big), conf)
 		r := gu(10000)
 		r.ID, r.Memory = "a", []place.Amount{{Resource: place.Memory, Bytes: tc.bytes}}
 		o, err := place.Place(p, s, &r)
@@ -180,17 +172,17 @@ func TestMemoryWidens(t *testing.T) {
 func TestBestEffortIsNeverEmpty(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	steps(t, p, start(t, p, short(t, "2s2n8c2t"), reserved0()), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "2s2n8c2t"), reserved0()), []step{
 		{gu(63000), "1-63"},
 		{be(), "0"},
 		{bu(100, 0), "!not enough CPUs: 100m asked, 0 available"},
 	})
-	steps(t, p, start(t, p, short(t, "2s2n8c2t"), reserved0()), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "2s2n8c2t"), reserved0()), []step{
 		{be(), "8-15,40-47"},
 		{gu(63000), "!not enough CPUs: 63 asked, 62 available"},
 		{gu(62000), "1-7,9-63"},
 	})
-	steps(t, p, start(t, p, short(t, "1s1n4c"), place.Config{NoFloor: true}), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s1n4c"), place.Config{NoFloor: true}), []step{
 		{gu(4000), "0-3"},
 		{be(), "!not enough CPUs: 1 asked, 0 available"},
 	})
@@ -200,7 +192,7 @@ func TestBestEffortIsNeverEmpty(t *testing.T) {
 func TestRestartInAnyOrder(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	s := start(t, p, short(t, big), reserved0())
+	s := start(t, p, fakekernel.Short(t, big), reserved0())
 	for i := range 12 {
 		r := gu(1000 * (1 + i%4))
 		r.ID = fmt.Sprintf("w%d", i)
@@ -234,7 +226,7 @@ func TestReserved(t *testing.T) {
 		return place.Request{Namespace: ns, Class: place.LS, Milli: milli, LimitMilli: 100}
 	}
 	conf := place.Config{Reserved: cpuset.MustOf(0)}
-	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{
 		{in("kube-system", 300), "0"},
 		{in("monitoring", 300), "4-7"},
 		{place.Request{Class: place.System, Milli: 300}, "0"},
@@ -243,19 +235,19 @@ func TestReserved(t *testing.T) {
 	})
 	away := in("kube-system", 300)
 	away.Nodes, away.NodesRequired = cpuset.MustOf(1), true
-	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{{away, "4-7"}})
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{{away, "4-7"}})
 	p.ReservedPoolNamespaces = []string{"moni*"}
-	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{{in("monitoring", 300), "0"}, {in("other", 300), "4-7"}})
-	steps(t, p, start(t, p, short(t, "1s2n4c"), place.Config{}), []step{{in("kube-system", 300), "0-3"}}) // none reserved
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{{in("monitoring", 300), "0"}, {in("other", 300), "4-7"}})
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), place.Config{}), []step{{in("kube-system", 300), "0-3"}}) // none reserved
 }
 
 func TestPinCPU(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
 	conf := reserved0()
-	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{{gu(2000), "4-5"}, {with(gu(2000), "cpu.preserve", "true"), "0-3,6-7"}})
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{{gu(2000), "4-5"}, {with(gu(2000), "cpu.preserve", "true"), "0-3,6-7"}})
 	p.PinCPU = false
-	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{
 		{gu(2000), "0-7"},
 		{place.Request{Mode: place.Exclusive, Milli: 1000}, `!request "w01": without PinCPU`},
 		{gu(5001), "!not enough CPUs: 5001m asked, 5 available"},
@@ -290,7 +282,7 @@ func TestColocate(t *testing.T) {
 		p.ColocatePods, p.ColocateNamespaces = tc.pods, tc.namespaces
 		r := in(tc.group, tc.ns, 1000)
 		r.Affinity = tc.affinity
-		s := start(t, p, short(t, "1s2n4c"), place.Config{})
+		s := start(t, p, fakekernel.Short(t, "1s2n4c"), place.Config{})
 		t.Run(tc.name, func(t *testing.T) {
 			steps(t, p, s, []step{
 				{gu(1000), "4"},
@@ -324,7 +316,7 @@ func TestHints(t *testing.T) {
 		{Name: "nic", Kind: "nic", Nodes: cpuset.MustOf(2)}, {Name: "gpu", Kind: "gpu", Nodes: cpuset.MustOf(3)},
 	}}
 	// 2s2n4c: nodes 0-3, 4-7, 8-11, 12-15
-	steps(t, p, start(t, p, short(t, "2s2n4c"), conf), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "2s2n4c"), conf), []step{
 		{gu(1000), "4"},
 		{near("0", false), "1"},
 		{near("0", true), "2"},
@@ -339,7 +331,7 @@ func TestHints(t *testing.T) {
 func TestHideHyperthreads(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	s := steps(t, p, start(t, p, short(t, "1s2n4c2t"), place.Config{}), []step{
+	s := steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c2t"), place.Config{}), []step{
 		{with(gu(4000), "hide-hyperthreads", "true"), "4-5"},
 		{with(bu(100, 1000), "hide-hyperthreads", "true"), "0-3"},
 		{with(bu(100, 1000), "hide-hyperthreads", "false"), "6-7,14-15"},
@@ -365,15 +357,15 @@ func TestUnlimitedBurstable(t *testing.T) {
 		}
 		p := topologyaware.Default()
 		p.UnlimitedBurstable = level
-		steps(t, p, start(t, p, short(t, tc.form), reserved0()), []step{{bu(100, 0), tc.want}})
-		steps(t, topologyaware.Default(), start(t, p, short(t, tc.form), reserved0()), []step{{with(bu(100, 0), "unlimited-burstable", tc.level), tc.want}})
+		steps(t, p, start(t, p, fakekernel.Short(t, tc.form), reserved0()), []step{{bu(100, 0), tc.want}})
+		steps(t, topologyaware.Default(), start(t, p, fakekernel.Short(t, tc.form), reserved0()), []step{{with(bu(100, 0), "unlimited-burstable", tc.level), tc.want}})
 	}
 }
 
 func TestMemoryPreserve(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	s := start(t, p, short(t, "1s2n4c"), place.Config{})
+	s := start(t, p, fakekernel.Short(t, "1s2n4c"), place.Config{})
 	for value, want := range map[string]string{"true": "", "false": "1"} {
 		r := with(gu(2000), "memory.preserve", value)
 		r.ID = "a"
@@ -411,7 +403,7 @@ func TestSlicingLeavesEnough(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
 	// 1s2n4c: CPU 0 is reserved; node 0 has 1-3, node 1 has 4-7.
-	s := steps(t, p, start(t, p, short(t, "1s2n4c"), reserved0()), []step{
+	s := steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), reserved0()), []step{
 		{bu(2500, 3000), "4-7"},
 		{bu(100, 1000), "1-3"},
 		{gu(4000), "!not enough CPUs: 4 asked, 3 available"},
@@ -429,7 +421,7 @@ func TestSlicingLeavesEnough(t *testing.T) {
 func TestSharesCountUpAndDown(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	steps(t, p, start(t, p, short(t, "1s2n4c"), place.Config{}), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), place.Config{}), []step{
 		{bu(6500, 0), "0-7"},
 		{gu(2000), "!not enough CPUs: 2 asked, 1 available"},
 		{bu(2000, 2000), "!not enough CPUs: 2 asked, 1500m available"},
@@ -437,7 +429,7 @@ func TestSharesCountUpAndDown(t *testing.T) {
 	})
 	near := gu(1500)
 	near.Nodes = cpuset.MustOf(1)
-	steps(t, p, start(t, p, short(t, "1s2n2c"), place.Config{}), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n2c"), place.Config{}), []step{
 		{gu(1000), "2"},
 		{near, "0-1,3"}, // node 1 has one CPU left, which cannot be owned and shared
 	})
@@ -446,7 +438,7 @@ func TestSharesCountUpAndDown(t *testing.T) {
 func TestWholeL3First(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	steps(t, p, start(t, p, short(t, "1s1n4l4c"), place.Config{}), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s1n4l4c"), place.Config{}), []step{
 		{gu(5000), "1,4-7"}, // and one of the L3 domain that fits best
 		{gu(3000), "8-10"},
 	})
@@ -461,7 +453,7 @@ func TestMemoryNearCPUs(t *testing.T) {
 	large.Memory = []place.Amount{{Resource: place.Memory, Bytes: 50}}
 	huge := gu(1000)
 	huge.Memory = []place.Amount{{Resource: place.Memory, Bytes: 61}}
-	steps(t, p, start(t, p, short(t, "1s2n4c"), conf), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "1s2n4c"), conf), []step{
 		{large, "1"}, // though node 1 has more CPUs
 		{gu(1000), "4"},
 		{huge, "!not enough memory: 61 asked, 60 available"},
@@ -471,7 +463,7 @@ func TestMemoryNearCPUs(t *testing.T) {
 func TestNodeWithoutMemoryIsNoPool(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	m := short(t, "1s2n4c")
+	m := fakekernel.Short(t, "1s2n4c")
 	for i := range m.Domains {
 		if m.Domains[i].Kind == machine.Node && m.Domains[i].ID == 0 {
 			m.Domains[i].Bytes = 1 << 30
@@ -487,7 +479,7 @@ func TestNodeWithoutMemoryIsNoPool(t *testing.T) {
 func TestDomainsThatCutEachOther(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	m := short(t, "1s8c")
+	m := fakekernel.Short(t, "1s8c")
 	m.Domains = slices.DeleteFunc(m.Domains, func(d machine.Domain) bool {
 		return d.Kind == machine.Die || d.Kind == machine.Node || d.Kind == machine.L3
 	})
@@ -509,7 +501,7 @@ func TestDomainsThatCutEachOther(t *testing.T) {
 func TestCoreKind(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	m := short(t, "1s1n4c")
+	m := fakekernel.Short(t, "1s1n4c")
 	for i := range m.CPUs {
 		m.CPUs[i].Kind = []string{machine.KindP, machine.KindP, machine.KindE, machine.KindE}[i]
 	}
@@ -532,7 +524,7 @@ func TestAffinityFades(t *testing.T) {
 	}
 	drawn := bu(100, 1000)
 	drawn.Affinity = []place.Affinity{{Namespace: "red", Weight: 10}}
-	steps(t, p, start(t, p, short(t, "2s2n2l2c"), place.Config{}), []step{
+	steps(t, p, start(t, p, fakekernel.Short(t, "2s2n2l2c"), place.Config{}), []step{
 		{on(0), "2"},
 		{on(3), "12"},
 		{drawn, "3"}, // next to one of them, not the whole machine around both
@@ -542,7 +534,7 @@ func TestAffinityFades(t *testing.T) {
 func TestErrorsAreTyped(t *testing.T) {
 	t.Parallel()
 	p := topologyaware.Default()
-	s := start(t, p, short(t, "1s2n4c"), place.Config{})
+	s := start(t, p, fakekernel.Short(t, "1s2n4c"), place.Config{})
 	r := gu(99000)
 	r.ID = "a"
 	var e *place.CPUsError

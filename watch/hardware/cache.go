@@ -226,9 +226,9 @@ func (r *CacheReader) Close() error {
 
 // Monitored reads the groups of resctrl that monitor a control group each.
 type Monitored struct {
-	tree    Resctrl
-	of      func(ResctrlGroup) (subject watch.Subject, ok bool)
-	readers map[ResctrlGroup]*CacheReader
+	tree Resctrl
+	of   func(ResctrlGroup) (subject watch.Subject, ok bool)
+	readers
 }
 
 // OpenMonitored opens those that of names the subject of. They may come and go.
@@ -236,7 +236,7 @@ func OpenMonitored(t Resctrl, of func(ResctrlGroup) (subject watch.Subject, ok b
 	if err := t.Monitors(); err != nil {
 		return nil, err
 	}
-	return &Monitored{t, of, map[ResctrlGroup]*CacheReader{}}, nil
+	return &Monitored{t, of, readers{}}, nil
 }
 
 // Read appends what each group tells, stamped with now. Traffic is counted from when a group
@@ -246,12 +246,7 @@ func (m *Monitored) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 	if err != nil {
 		return to, err
 	}
-	for g, r := range m.readers {
-		if !slices.Contains(groups, g) {
-			delete(m.readers, g)
-			_ = r.Close()
-		}
-	}
+	m.keep(groups)
 	for _, g := range groups {
 		subject, ok := m.of(g)
 		if !ok {
@@ -280,21 +275,34 @@ func (m *Monitored) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, err
 	return to, nil
 }
 
+// readers are those of groups.
+type readers map[ResctrlGroup]*CacheReader
+
+// keep lets those go whose groups are not among some.
+func (all readers) keep(groups []ResctrlGroup) {
+	for g, r := range all {
+		if !slices.Contains(groups, g) {
+			delete(all, g)
+			_ = r.Close()
+		}
+	}
+}
+
 // Close closes what is open.
-func (m *Monitored) Close() error {
+func (all readers) Close() error {
 	var errs []error
-	for _, r := range m.readers {
+	for _, r := range all {
 		errs = append(errs, r.Close())
 	}
-	clear(m.readers)
+	clear(all)
 	return errors.Join(errs...)
 }
 
 // Caches reads what all groups that allocate have together: the whole host.
 type Caches struct {
-	tree   Resctrl
-	groups map[ResctrlGroup]*CacheReader
-	buf    []watch.Sample
+	tree Resctrl
+	readers
+	buf []watch.Sample
 }
 
 // OpenCaches opens a host. Without monitoring it is a kernel.NotSupportedError.
@@ -302,7 +310,7 @@ func OpenCaches(t Resctrl) (*Caches, error) {
 	if err := t.Monitors(); err != nil {
 		return nil, err
 	}
-	h := &Caches{tree: t, groups: map[ResctrlGroup]*CacheReader{}}
+	h := &Caches{tree: t, readers: readers{}}
 	if err := h.scan(); err != nil {
 		_ = h.Close()
 		return nil, err
@@ -316,14 +324,9 @@ func (h *Caches) scan() error {
 	if err != nil {
 		return err
 	}
-	for g, r := range h.groups {
-		if !slices.Contains(groups, g) {
-			delete(h.groups, g)
-			_ = r.Close()
-		}
-	}
+	h.keep(groups)
 	for _, g := range groups {
-		if h.groups[g] != nil {
+		if h.readers[g] != nil {
 			continue
 		}
 		r, err := OpenCache(CacheConfig{Tree: h.tree, Group: g})
@@ -333,7 +336,7 @@ func (h *Caches) scan() error {
 		if err != nil {
 			return err
 		}
-		h.groups[g] = r
+		h.readers[g] = r
 	}
 	return nil
 }
@@ -346,11 +349,11 @@ func (h *Caches) Read(now watch.Time, to []watch.Sample) ([]watch.Sample, error)
 		return to, err
 	}
 	start := len(to)
-	for g, r := range h.groups {
+	for g, r := range h.readers {
 		var err error
 		h.buf, err = r.Read(now, h.buf[:0])
 		if errors.Is(err, watch.ErrGone) {
-			delete(h.groups, g)
+			delete(h.readers, g)
 			_ = r.Close()
 			continue
 		}
@@ -381,7 +384,7 @@ func addUp(to []watch.Sample, start int, s watch.Sample) []watch.Sample {
 
 // incomplete says whether a group did not tell its part of a sum.
 func (h *Caches) incomplete(s watch.Sample) bool {
-	for _, r := range h.groups {
+	for _, r := range h.readers {
 		for i := range r.events {
 			if e := &r.events[i]; e.part == s.Subject.Part && e.quantity == s.Quantity && e.state != known {
 				return true
@@ -394,20 +397,10 @@ func (h *Caches) incomplete(s watch.Sample) bool {
 // Why says why the last reading had no sample of a quantity; nil if no group was
 // without.
 func (h *Caches) Why(q watch.Quantity) error {
-	for _, r := range h.groups {
+	for _, r := range h.readers {
 		if err := r.Why(q); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Close closes what is open.
-func (h *Caches) Close() error {
-	var errs []error
-	for _, r := range h.groups {
-		errs = append(errs, r.Close())
-	}
-	clear(h.groups)
-	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -28,13 +29,7 @@ func plantResctrl(t testing.TB, files map[string]string) Resctrl {
 
 func writeResctrl(t testing.TB, tree Resctrl, name, text string) {
 	t.Helper()
-	file := filepath.Join(string(tree), name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fakekernel.Plant(t, filepath.Join(string(tree), name), text)
 }
 
 // intel is a CPU with two caches, one group that allocates and one that monitors
@@ -391,8 +386,8 @@ func TestCaches(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(string(tree), "batch")); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(); got[key{watch.Bandwidth, cache(0)}] != 300 || len(h.groups) != 2 {
-		t.Errorf("read %v of groups %v", got, slices.Collect(maps.Keys(h.groups)))
+	if got := read(); got[key{watch.Bandwidth, cache(0)}] != 300 || len(h.readers) != 2 {
+		t.Errorf("read %v of groups %v", got, slices.Collect(maps.Keys(h.readers)))
 	}
 	if _, err := OpenCaches(Resctrl(t.TempDir())); !errors.Is(err, kernel.ErrNotSupported) {
 		t.Errorf("a tree that is not there: %v", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/watch"
 )
@@ -49,13 +50,7 @@ func plantCPUs(t testing.TB) string {
 
 func writeFile(t testing.TB, dir, name, text string) {
 	t.Helper()
-	file := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fakekernel.Plant(t, filepath.Join(dir, name), text)
 }
 
 func startCPUs(t testing.TB, c CPUConfig) *CPUReader {

@@ -26,6 +26,10 @@ import (
 	"berth.dev/berth/watch"
 )
 
+// The first thread of the process stays the main goroutine's: it cannot end, as those of tests do that change a
+// thread, and /proc/self tells of it.
+func init() { runtime.LockOSThread() }
+
 // role has the test's program be one end of a connection, or count until it is killed.
 const role = "BERTH_TEST_NETWORK"
 

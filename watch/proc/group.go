@@ -292,7 +292,7 @@ func (g *Group) count(tid int) (counts, error) {
 		return counts{}, err
 	}
 	var ok bool
-	if c.switches, ok, err = ParseStatus(text); err == nil && !ok {
+	if c.switches, ok, err = parseStatus(text); err == nil && !ok {
 		err = errors.New("no nonvoluntary_ctxt_switches")
 	}
 	if err != nil {

@@ -23,17 +23,17 @@ func ReadInterrupts(fsys fs.FS) ([]Interrupt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read interrupts: %w", err)
 	}
-	all, err := ParseInterrupts(string(text))
+	all, err := parseInterrupts(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("parse proc/interrupts: %w", err)
 	}
 	return all, nil
 }
 
-// ParseInterrupts takes the text of /proc/interrupts (show_interrupts in kernel/irq/proc.c): a
+// parseInterrupts takes the text of /proc/interrupts (show_interrupts in kernel/irq/proc.c): a
 // line of CPUs, then a line for each interrupt with a count per CPU, the chip, the number in it,
 // on arm64 and others how it is triggered (CONFIG_GENERIC_IRQ_SHOW_LEVEL), and the device.
-func ParseInterrupts(text string) (all []Interrupt, err error) {
+func parseInterrupts(text string) (all []Interrupt, err error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	var cpus []int
 	for _, word := range strings.Fields(header) {

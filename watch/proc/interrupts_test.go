@@ -34,7 +34,7 @@ func TestReadInterrupts(t *testing.T) {
 	for name, text := range map[string]string{
 		"no CPUs": "x y\n", "a CPU too many": "CPU0 CPU1\n 1: 5\n", "no count": "CPU0\n 1: x IO-APIC 1 a\n", "below nought": "CPU0\n 1: -1 IO-APIC 1 a\n", "CPU below": "CPU-1\n",
 	} {
-		if all, err := ParseInterrupts(text); err == nil {
+		if all, err := parseInterrupts(text); err == nil {
 			t.Errorf("%s: %+v", name, all)
 		}
 	}
@@ -49,7 +49,7 @@ func FuzzInterrupts(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		all, err := ParseInterrupts(text)
+		all, err := parseInterrupts(text)
 		if err != nil && all != nil {
 			t.Errorf("%v and %+v", err, all)
 		}

@@ -92,9 +92,9 @@ func waitOfCPUs(text []byte) (seconds float64, err error) {
 	return seconds, nil
 }
 
-// ParseStatus takes the involuntary context switches from the text of
+// parseStatus takes the involuntary context switches from the text of
 // /proc/TID/status; ok is false where it has none.
-func ParseStatus(text []byte) (involuntary uint64, ok bool, err error) {
+func parseStatus(text []byte) (involuntary uint64, ok bool, err error) {
 	for len(text) > 0 {
 		var line []byte
 		line, text = kernel.Cut(text, '\n')

@@ -78,7 +78,7 @@ func TestParseStatus(t *testing.T) {
 		{text: "nonvoluntary_ctxt_switches:\tmany\n", wantErr: "invalid syntax"},
 		{text: "nonvoluntary_ctxt_switches:\n", wantErr: "invalid syntax"},
 	} {
-		got, ok, err := ParseStatus([]byte(tc.text))
+		got, ok, err := parseStatus([]byte(tc.text))
 		checkError(t, err, tc.wantErr)
 		if got != tc.want || ok != tc.ok {
 			t.Errorf("%q: %d, %v; want %d, %v", tc.text, got, ok, tc.want, tc.ok)
@@ -99,7 +99,7 @@ func FuzzParseSchedstat(f *testing.F) {
 		if seconds, err := waitOfCPUs(text); seconds < 0 || err != nil && seconds != 0 {
 			t.Errorf("CPUs %v, %v", seconds, err)
 		}
-		if n, ok, err := ParseStatus(text); (n != 0 || ok) && err != nil {
+		if n, ok, err := parseStatus(text); (n != 0 || ok) && err != nil {
 			t.Errorf("status %d, %v, %v", n, ok, err)
 		}
 	})

@@ -36,17 +36,21 @@ var oldest = [2]int{5, 16}
 // inspect judges by files alone. One that is not there tells nothing, but for
 // that of BTF.
 func inspect(host fs.FS) error {
-	release := readTrimmed(host, "proc/sys/kernel/osrelease")
+	text := func(name string) string {
+		text, _ := kernel.ReadText(host, name)
+		return text
+	}
+	release := text("proc/sys/kernel/osrelease")
 	if v, ok := parseRelease(release); ok && (v[0] < oldest[0] || v[0] == oldest[0] && v[1] < oldest[1]) {
 		return unsupported("kernel "+release+" is too old", fmt.Sprintf("boot a kernel %d.%d or newer", oldest[0], oldest[1]))
 	}
 	if _, err := fs.Stat(host, "sys/kernel/btf/vmlinux"); errors.Is(err, fs.ErrNotExist) {
 		return unsupported("the kernel has no type information (/sys/kernel/btf/vmlinux)", "boot a kernel with CONFIG_DEBUG_INFO_BTF=y")
 	}
-	if strings.Contains(readTrimmed(host, "sys/kernel/security/lockdown"), "[confidentiality]") {
+	if strings.Contains(text("sys/kernel/security/lockdown"), "[confidentiality]") {
 		return unsupported("kernel lockdown is in confidentiality mode", "boot with lockdown=integrity or none")
 	}
-	if missing := missingCapabilities(readTrimmed(host, "proc/self/status")); missing != "" {
+	if missing := missingCapabilities(text("proc/self/status")); missing != "" {
 		return unsupported("this process lacks "+missing, "run as root, or grant "+missing)
 	}
 	return nil
@@ -54,14 +58,6 @@ func inspect(host fs.FS) error {
 
 func unsupported(reason, remedy string) error {
 	return &kernel.NotSupportedError{Feature: feature, Reason: reason, Remedy: remedy}
-}
-
-func readTrimmed(host fs.FS, path string) string {
-	text, err := fs.ReadFile(host, path)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
 }
 
 // parseRelease reads the first two numbers of "6.1.0-18-amd64".
