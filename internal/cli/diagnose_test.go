@@ -61,7 +61,7 @@ func TestDiagnoseRefuses(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"a", "b"}, exitUsage, "one name"},
+		{[]string{"a", "b"}, exitUsage, "one NAME"},
 		{[]string{"a", "--pid", "1"}, exitUsage, "one of them"},
 		{[]string{"--for", "1s"}, exitUsage, "--for 1s"},
 		{[]string{"-o", "wide"}, exitUsage, "it is one of text, json"},
