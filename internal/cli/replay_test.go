@@ -226,7 +226,7 @@ generate:
 	for want, args := range map[string][]string{
 		"--draw and --explain are of one stream": {"--draw", file},
 		"--seed and --seeds":                     {"--seed", "1", "--seeds", "2", file},
-		"--seeds 0: want 1 stream or more":                             {"--seeds", "0", file},
+		"--seeds 0: want 1 stream or more":       {"--seeds", "0", file},
 		"has steps, and no streams":              {"--seed", "1", steps},
 	} {
 		if code, _, errs := berthReplay(t, args...); code != exitUsage || !strings.Contains(errs, want) {
