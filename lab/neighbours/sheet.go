@@ -195,11 +195,15 @@ func (r *Result) Sheet() (*report.Sheet, error) {
 // answer says who hurts most, whom, and who is harmless.
 func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 	say := func(format string, args ...any) { s.Answer = append(s.Answer, fmt.Sprintf(format, args...)) }
+	var first *Pattern
 	var worst, harmless, open []string
 	for _, p := range patterns {
 		switch {
 		case p.Harm == nil:
 		case p.Harm.Verdict == stats.Worse:
+			if first == nil {
+				first = &p
+			}
 			if len(worst) < 3 {
 				worst = append(worst, fmt.Sprintf("%s (p99 of %s × %s)", p.Name, p.Worst, times(*p.Harm)))
 			}
@@ -210,8 +214,7 @@ func (a *analysis) answer(s *report.Sheet, patterns []Pattern) {
 		}
 	}
 	switch {
-	case len(worst) > 0:
-		first := patterns[0]
+	case first != nil:
 		s.Headline = fmt.Sprintf("The worst neighbour here is %s: the p99 of %s is %s times that alone", first.Name, first.Worst, times(*first.Harm))
 		say("Worst here: %s.", strings.Join(worst, ", "))
 	case len(a.compared) == 0:

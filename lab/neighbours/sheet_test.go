@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,6 +123,23 @@ func TestCures(t *testing.T) {
 		if got := a.cures(sorted); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// The headline is of the worst pattern that is decided, also below one that is not.
+func TestHeadline(t *testing.T) {
+	t.Parallel()
+	harmed := func(v stats.Verdict, by float64) *stats.Compared {
+		return &stats.Compared{Interval: stats.Interval{Estimate: by, Low: by / 2, High: 2 * by}, Verdict: v}
+	}
+	var s report.Sheet
+	a := &analysis{Result: miniature(), compared: []stats.Compared{{Cell: "small/switch-100", Against: "small/alone", Figure: lab.P99.Name, Verdict: stats.Inconclusive}}}
+	a.answer(&s, []Pattern{{Name: "switch-100", Harm: harmed(stats.Inconclusive, 300)}, {Name: "cache-100", Worst: "small", Harm: harmed(stats.Worse, 20)}, {Name: "sh", Harm: harmed(stats.Worse, 3)}})
+	if want := "The worst neighbour here is cache-100: the p99 of small is 20 "; !strings.HasPrefix(s.Headline, want) {
+		t.Errorf("headline %q, want %q", s.Headline, want)
+	}
+	if last := s.Answer[len(s.Answer)-1]; last != "Not decided: switch-100; more blocks tell (--set blocks=N)." {
+		t.Errorf("it says %q", s.Answer)
 	}
 }
 
