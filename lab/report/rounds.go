@@ -68,7 +68,7 @@ func (p played) plots() (plots []Plot) {
 		return nil
 	}
 	if len(p.cells) > crowd {
-		plots = append(plots, p.spreads())
+		plots = append(plots, p.spreads()...)
 	} else if curves := p.curves(); len(curves) > 0 {
 		plots = append(plots, percentiles(curves))
 	}
@@ -248,8 +248,11 @@ func Spreads(id, heading, caption string, rows []Spread) Plot {
 // leastBeyond is how many requests have to lie beyond a percentile for it to end a row of Spreads.
 const leastBeyond = 10
 
-// spreads are those of the cells.
-func (p played) spreads() Plot {
+// sheet is how many rows of Spreads a sheet of paper has room for.
+const sheet = 32
+
+// spreads are those of the cells, in as many plots of the same length as they need to be printed.
+func (p played) spreads() (plots []Plot) {
 	var rows []Spread
 	for _, cell := range p.cells {
 		valid := p.valid(cell.name)
@@ -261,7 +264,16 @@ func (p played) spreads() Plot {
 		row.Of = stats.Merge(seconds...)
 		rows = append(rows, row)
 	}
-	return Spreads("spreads", "Where response times lie", "All requests of all rounds that count.", rows)
+	id, heading := "spreads", "Where response times lie"
+	parts := (len(rows) + sheet - 1) / sheet
+	for part := range slices.Chunk(rows, (len(rows)+parts-1)/parts) {
+		if parts > 1 {
+			heading = fmt.Sprintf("Where response times lie, %d of %d", len(plots)+1, parts)
+		}
+		plots = append(plots, Spreads(id, heading, "All requests of all rounds that count.", part))
+		id = fmt.Sprintf("spreads-%d", len(plots)+1)
+	}
+	return plots
 }
 
 // bound says whether a percentile of rounds is a lower bound.
