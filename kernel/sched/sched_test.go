@@ -111,8 +111,8 @@ func TestSetThread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if own, theirs := get(t, 0).Policy, get(t, beside).Policy; own != Batch || theirs != Other {
-		t.Errorf("%v, beside it %v, want SCHED_BATCH, SCHED_OTHER", own, theirs)
+	if own, theirs := get(t, 0).Policy, get(t, beside).Policy; own != Batch || theirs != before.Policy {
+		t.Errorf("%v, beside it %v, want SCHED_BATCH, %v", own, theirs, before.Policy)
 	}
 	if err := undo(); err != nil || get(t, 0) != before {
 		t.Errorf("undone: %v, %v, want %v", err, get(t, 0), before)
