@@ -146,9 +146,9 @@ func pick(rounds []Decoded, part func(Decoded) stats.Round) []stats.Round {
 	return parts
 }
 
-// exclude says which rounds do not count. Only how a round was measured decides, never
-// what came out of it: the limit of the generator's lag is the same for all rounds. It
-// comes from what the tenant's p99 is alone, in the typical round. Rounds with bins need
+// exclude says which rounds do not count. How a round was measured decides, and what came
+// out of it only where every request failed, which leaves nothing to measure. The limit of
+// the generator's lag is the same for all rounds. It comes from what the tenant's p99 is alone, in the typical round. Rounds with bins need
 // no such limit: there requests leave one by one.
 func (m *Measured) exclude() {
 	var alone []float64

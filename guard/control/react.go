@@ -138,7 +138,7 @@ func (l *Loop) react(ctx context.Context, f *detect.Finding) {
 }
 
 // cheaply returns a finding by what its suspect has begun to take as one about a first step by which it yields: it is
-// no evidence for more. Nil is that there is none.
+// no evidence for more. It is nil if there is none.
 func (l *Loop) cheaply(at *escalation, f *detect.Finding) *detect.Finding {
 	cheap := *f
 	cheap.Remedies = slices.DeleteFunc(slices.Clone(f.Remedies), func(name detect.Remedy) bool {

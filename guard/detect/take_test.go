@@ -25,7 +25,7 @@ type taking struct {
 	seconds  int                // of what is usual; 0 is 70
 	unread   bool               // of hog nothing is read with the short windows
 	silent   bool               // nor of mail after those seconds
-	unknown  bool               // hog is none of the groups that were found
+	unknown  bool               // hog is not among the groups that were found
 	known    int                // for so many seconds more one that was found late is
 	bursts   bool               // hog uses as much in one second of ten
 	grew     int                // hog has used as much for the last so many seconds

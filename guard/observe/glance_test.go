@@ -51,7 +51,7 @@ func TestGlance(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	// A group that is gone is none any more.
+	// A group that is gone is not listed any more.
 	if err := o.remove("b.slice"); err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func TestStoredLengths(t *testing.T) {
 		took, announced := h.Finished.Sub(h.Started), x.Length(h.Host.Machine)
 		off := took.Seconds()/announced.Seconds() - 1
 		most := 0.2
-		if name == "neighbours-switch" { // after each third round the tenant is ended, with what it has not answered in 2 s
+		if name == "neighbours-switch" { // each fourth round starves the lab, and takes 2.2 s instead of 0.6
 			most = 0.6
 		}
 		if off < -0.2 || off > most {
