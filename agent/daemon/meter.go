@@ -198,7 +198,30 @@ func (m *meter) read(now, origin time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at := watch.Time(now.Sub(origin))
-	m.complete(now, at, func(w *metered, group string, q cgroupstat.Request) { m.readSampled(at, w, group, q) })
+	m.complete(now, at, m.sampled(at))
+}
+
+// renew takes a reading without those in rotation, if the last one is as old as that. What a
+// group without CPU time has told is read again.
+func (m *meter) renew(origin time.Time, age time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := time.Now(); now.Sub(m.at) >= age {
+		m.sample(now, watch.Time(now.Sub(origin)), cgroupstat.Request{Read: m.every.Read, Fresh: m.every.Read})
+	}
+}
+
+// rotate takes some of the readings in rotation, and no other.
+func (m *meter) rotate(origin time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := watch.Time(time.Since(origin))
+	m.turn(at, m.sampled(at))
+}
+
+// sampled reads more of groups that the sampler reads.
+func (m *meter) sampled(at watch.Time) more {
+	return func(w *metered, group string, q cgroupstat.Request) { m.readSampled(at, w, group, q) }
 }
 
 // readSampled reads more of a group that the sampler reads.
@@ -209,10 +232,11 @@ func (m *meter) readSampled(at watch.Time, w *metered, group string, q cgroupsta
 	}
 }
 
-// complete reads what the guard has not given, with all figures of some groups by more.
-// A group that cannot be read tells nothing; the loop hears of its end.
-func (m *meter) complete(now time.Time, at watch.Time, more func(w *metered, group string, q cgroupstat.Request)) {
-	m.at = now
+// more reads what a request asks of one group, which is metered, into samples.
+type more func(w *metered, group string, q cgroupstat.Request)
+
+// complete takes a reading of what the guard has not given, and those in rotation.
+func (m *meter) complete(now time.Time, at watch.Time, read more) {
 	for group, w := range m.metered {
 		switch sampled := !w.givenAt.Equal(now); {
 		case sampled && !w.sampled:
@@ -223,7 +247,15 @@ func (m *meter) complete(now time.Time, at watch.Time, more func(w *metered, gro
 			w.sampled = false
 		}
 	}
-	m.samples, _ = m.sampler.Sample(at, m.samples[:0], m.every)
+	m.sample(now, at, m.every)
+	m.turn(at, read)
+}
+
+// sample reads all groups that the guard does not read. One that cannot be read tells nothing;
+// the loop hears of its end.
+func (m *meter) sample(now time.Time, at watch.Time, q cgroupstat.Request) {
+	m.at = now
+	m.samples, _ = m.sampler.Sample(at, m.samples[:0], q)
 	var w *metered
 	for i := range m.samples {
 		s := &m.samples[i]
@@ -233,6 +265,10 @@ func (m *meter) complete(now time.Time, at watch.Time, more func(w *metered, gro
 		}
 		w.keep(at, s)
 	}
+}
+
+// turn reads all figures of the groups whose turn it is.
+func (m *meter) turn(at watch.Time, read more) {
 	n := (len(m.queue) + m.turns - 1) / m.turns
 	for _, group := range m.queue[:n] {
 		w := m.metered[group]
@@ -240,7 +276,7 @@ func (m *meter) complete(now time.Time, at watch.Time, more func(w *metered, gro
 		if w.rounds++; w.rounds%refresh == 0 {
 			q.Fresh = q.Read
 		}
-		more(w, group, q)
+		read(w, group, q)
 		w.keepAll(at, m)
 	}
 	m.queue = append(m.queue[n:], m.queue[:n]...)

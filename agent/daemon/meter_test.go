@@ -385,3 +385,43 @@ func TestMeterWaitsForGuard(t *testing.T) {
 		}
 	})
 }
+
+// A Meter reads some groups in rotation, and all of them when it is asked, at most once in an
+// interval. What a group without CPU time has is read again then, too.
+func TestMeterReadsWhenAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newStatistics(t, "a", "b")
+		m := &Meter{h.meter(), time.Now(), time.Second}
+		if err := m.Follow(map[string]string{"a": "a", "b": "b"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		m.m.rotate(m.began)
+		if values, _ := told(t, m.m, "a"); len(values) > 0 {
+			t.Errorf("not asked, and not its turn: %v", values)
+		}
+		if values, _ := told(t, m.m, "b"); values["io_reads 8:0"] != 1 {
+			t.Errorf("in its turn: %v", values)
+		}
+		asked := func(wantTime, wantMemory float64) {
+			t.Helper()
+			stats, err := m.Stats(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			values, _ := told(t, m.m, "a")
+			if values["cpu_time"] != wantTime || values["memory"] != wantMemory {
+				t.Errorf("asked after %v, told of %v: %v", time.Since(m.began), stats.Time.Sub(m.began), values)
+			}
+		}
+		asked(5, 4096)
+		h.write("sys/fs/cgroup/cpu/a/cpuacct.usage", "6000000000\n")
+		time.Sleep(time.Second - 1)
+		asked(5, 4096) // so soon
+		time.Sleep(1)
+		asked(6, 4096)
+		h.write("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "8192\n")
+		time.Sleep(time.Second)
+		asked(6, 8192)
+	})
+}

@@ -11,15 +11,16 @@ import (
 )
 
 // Meter reads the figures of workloads whose groups somebody else makes, such as a container
-// runtime, as an agent reads those of its own. Several goroutines may use it.
+// runtime: CPU time, memory and the like when Stats asks for them, the others in rotation, as
+// an agent does. Several goroutines may use it.
 type Meter struct {
 	m     *meter
 	began time.Time
 	every time.Duration
 }
 
-// OpenMeter opens the groups of a host, which are read once in an interval; 0 is 1 s. A host
-// without control groups is a kernel.NotSupportedError.
+// OpenMeter opens the groups of a host, which are read at most once in an interval; 0 is 1 s. A
+// host without control groups is a kernel.NotSupportedError.
 func OpenMeter(root *kernel.Root, interval time.Duration) (*Meter, error) {
 	host, err := cgroup.Detect(root)
 	if err != nil {
@@ -51,14 +52,14 @@ func (m *Meter) Follow(groups map[string]string, own map[string]cpuset.Set) erro
 	return m.m.follow(groups, own)
 }
 
-// Run reads until the context ends. Before each reading it calls before, which may Follow
-// others.
+// Run reads some workloads in each interval, in rotation, until the context ends. Before them it
+// calls before, which may Follow others.
 func (m *Meter) Run(ctx context.Context, before func()) {
 	tick := time.NewTicker(m.every)
 	defer tick.Stop()
 	for {
 		before()
-		m.m.read(time.Now(), m.began)
+		m.m.rotate(m.began)
 		select {
 		case <-ctx.Done():
 			return
@@ -67,10 +68,13 @@ func (m *Meter) Run(ctx context.Context, before func()) {
 	}
 }
 
-// Stats and Signals are those of an api.View.
-func (m *Meter) Stats(ctx context.Context) (api.Stats, error) { return m.m.Stats(ctx) }
+// Stats are those of an api.View, read now, or within the interval before.
+func (m *Meter) Stats(ctx context.Context) (api.Stats, error) {
+	m.m.renew(m.began, m.every)
+	return m.m.Stats(ctx)
+}
 
-// Signals says for each signal of workloads whether it is there: nil, or why not.
+// Signals are those of an api.View: nil for a signal that a workload has, or why none has it.
 func (m *Meter) Signals() map[string]error { return m.m.Signals() }
 
 // Close closes what is open.

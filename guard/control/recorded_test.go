@@ -1,7 +1,6 @@
 package control
 
 import (
-	"compress/gzip"
 	"os"
 	"slices"
 	"strings"
@@ -26,11 +25,7 @@ func TestKeepsWhatHelpsBesideOutsiders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	text, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, ticks, err := observe.ReadRecording(text)
+	h, ticks, err := observe.ReadRecording(f)
 	if err != nil {
 		t.Fatal(err)
 	}

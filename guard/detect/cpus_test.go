@@ -1,7 +1,6 @@
 package detect_test
 
 import (
-	"compress/gzip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,7 @@ type cpusRecording struct {
 	onsets []int  // ticks at which it begins to
 }
 
-// readRecording reads a compressed recording.
+// readRecording reads a recording.
 func readRecording(t *testing.T, file string) (h observe.Header, all [][]watch.Sample) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -32,11 +31,7 @@ func readRecording(t *testing.T, file string) (h observe.Header, all [][]watch.S
 		t.Fatal(err)
 	}
 	defer f.Close()
-	text, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, ticks, err := observe.ReadRecording(text)
+	h, ticks, err := observe.ReadRecording(f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package observe
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -54,10 +55,20 @@ func WriteHeader(w io.Writer, h Header) error {
 	return err
 }
 
-// ReadRecording reads the header of a recording and yields its samples tick by
-// tick. A bare stream of samples has an empty header.
+// gzipped is how what gzip has compressed begins (RFC 1952).
+const gzipped = "\x1f\x8b"
+
+// ReadRecording reads the header of a recording, plain or compressed by gzip, and yields its
+// samples tick by tick. A bare stream of samples has an empty header.
 func ReadRecording(r io.Reader) (Header, iter.Seq2[[]watch.Sample, error], error) {
 	in := bufio.NewReader(r)
+	if magic, _ := in.Peek(len(gzipped)); string(magic) == gzipped {
+		text, err := gzip.NewReader(in)
+		if err != nil {
+			return Header{}, nil, fmt.Errorf("read recording: %w", err)
+		}
+		in = bufio.NewReader(text)
+	}
 	line, err := in.ReadBytes('\n')
 	if err != nil && err != io.EOF {
 		return Header{}, nil, fmt.Errorf("read recording: %w", err)

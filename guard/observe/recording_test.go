@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bytes"
+	"compress/gzip"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,36 @@ func TestRecordingRoundTrip(t *testing.T) {
 		}
 		if diff := cmp.Diff(ticks, batches); diff != "" {
 			t.Error(diff)
+		}
+	}
+}
+
+// A compressed recording is read like a plain one; one that is cut says so.
+func TestReadCompressed(t *testing.T) {
+	t.Parallel()
+	plain := `{"schema":"` + Schema + `","kernel":"6.1"}` + "\n" + `{"time":1,"subject":{"scope":"host"},"quantity":"cpu_time","value":1}` + "\n"
+	var b strings.Builder
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write([]byte(plain)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantHeader, want, err := read(t, plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, got, err := read(t, b.String())
+	if err != nil || h.Kernel != "6.1" || len(got) != 1 {
+		t.Error(h, got, err)
+	}
+	if diff := cmp.Diff(wantHeader, h) + cmp.Diff(want, got); diff != "" {
+		t.Errorf("plain (-) and compressed (+) differ:\n%s", diff)
+	}
+	for _, n := range []int{2, 12, b.Len() - 1} {
+		if _, _, err := read(t, b.String()[:n]); err == nil {
+			t.Errorf("cut to %d of %d bytes: no error", n, b.Len())
 		}
 	}
 }

@@ -90,7 +90,7 @@ something could not be restored, 2 for wrong usage.`,
 	fl.DurationVar(&f.length, "for", 0, "end after this `time`; 0 is never")
 	fl.DurationVar(&f.window, "window", time.Second, "judge once in this `time`; 40ms while the probe is armed")
 	wordFlag(cmd, "probe", "", "when to arm the run-queue probe: needed, eager (sooner, at 2 % of a CPU), always or never", "needed", "eager", "always", "never")
-	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file` instead of this host; nothing is changed")
+	fl.StringVar(&f.replay, "replay", "", "judge a recording in this `file`, plain or compressed by gzip, instead of this host; nothing is changed")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "also the evidence, the values that are written, and the remedies that were not taken")
 	outputFlag(cmd, "text or json")
 	socketFlag(cmd)

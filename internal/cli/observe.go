@@ -45,7 +45,7 @@ func (f *observeFlags) register(cmd *cobra.Command, probe bool) {
 	fs := cmd.Flags()
 	fs.DurationVar(&f.interval, "interval", time.Second, "`time` between two readings")
 	fs.StringVar(&f.record, "record", "", "write what was read to this `file` too")
-	fs.StringVar(&f.replay, "replay", "", "look at a recording in this `file` instead of this host")
+	fs.StringVar(&f.replay, "replay", "", "look at a recording in this `file`, plain or compressed by gzip, instead of this host")
 	fs.BoolVar(&f.probe, "probe", probe, "see by eBPF which group has the CPU while another waits (root; costs at every context switch)")
 	exclusive(cmd, "record", "replay")
 	socketFlag(cmd)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,15 +46,22 @@ func TestAnswers(t *testing.T) {
 	restart(append(slices.Clone(args[:len(args)-1]), w.path), env)
 	c.crowd(t, "a", 110)
 	time.Sleep(40 * time.Second) // what the start alone needed is given back by then
-	pid := c.plugin.PID()
-	cpu, began := cpuTime(t, pid), time.Now()
-	time.Sleep(time.Minute)
-	t.Logf("beside 220 containers at rest: %.2f %% of a CPU, %.1f MB; load %s", (cpuTime(t, pid)-cpu).Seconds()/time.Since(began).Seconds()*100, float64(resident(t, pid))/1e6, load(t))
+	for _, scraped := range []string{"never", "every 15 s"} {
+		pid := c.plugin.PID()
+		cpu, began := cpuTime(t, pid), time.Now()
+		for range 4 {
+			time.Sleep(15 * time.Second)
+			if scraped != "never" {
+				scrape(t)
+			}
+		}
+		t.Logf("beside 220 containers at rest, scraped %s: %.2f %% of a CPU, %.1f MB; load %s", scraped, (cpuTime(t, pid)-cpu).Seconds()/time.Since(began).Seconds()*100, float64(resident(t, pid))/1e6, load(t))
+	}
 	c.crowd(t, "b", 15)
 	restart(c.plugin.Args, env)
 	time.Sleep(5 * time.Second)
 	w.taken()
-	cpu, began = cpuTime(t, c.plugin.PID()), time.Now()
+	cpu, began := cpuTime(t, c.plugin.PID()), time.Now()
 	for i := 0; time.Since(began) < each; i++ {
 		names := []string{"own", "x", "y", "z"}
 		for j, name := range names {
@@ -97,6 +105,19 @@ func ranked(at func(int) float64, rank, n int) string {
 		return " unknown"
 	}
 	return fmt.Sprintf(" %.2f ms", at(rank))
+}
+
+// scrape reads the plugin's metrics as Prometheus does.
+func scrape(t *testing.T) {
+	t.Helper()
+	answer, err := http.Get("http://127.0.0.1:9750/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if n, err := io.Copy(io.Discard, answer.Body); err != nil || n < 1<<16 {
+		t.Fatalf("a scrape has %d bytes: %v", n, err)
+	}
 }
 
 // crowd runs so many pods of two containers, started at once.

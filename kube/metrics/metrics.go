@@ -49,7 +49,7 @@ type Options struct {
 	Kinds []string
 	// Failed is told what could not be read, once; nil is nobody.
 	Failed func(error)
-	// Interval is the time between readings; 0 is 1 s.
+	// Interval is the time between readings at least, however often it is scraped; 0 is 1 s.
 	Interval time.Duration
 }
 
@@ -90,7 +90,8 @@ func (s *Server) Note(e api.Event) {
 	s.changed.Store(true)
 }
 
-// Run reads the figures of all workloads until the context ends, and closes the Server.
+// Run reads the figures that no scrape does, and follows the workloads, until the context ends. It
+// closes the Server.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -225,7 +226,7 @@ func (v view) ClassReport(ctx context.Context) (agent.ClassReport, error) {
 	return v.s.opt.Node.ClassReport(ctx)
 }
 
-// Stats are the figures of the last reading.
+// Stats are the figures of now.
 func (v view) Stats(ctx context.Context) (api.Stats, error) { return v.s.meter.Stats(ctx) }
 
 // Signals says for each signal of workloads whether it is there.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"berth.dev/berth/agent"
@@ -162,51 +163,38 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// Workloads are listed at the start and after an event, not at each reading.
+// Workloads are listed at the start and after an event, not in each interval.
 func TestListsWhenTold(t *testing.T) {
 	t.Parallel()
-	n := &counted{node: newNode(t)}
-	s, err := New(Options{Root: played(t, fakekernel.V2()), Node: n, Interval: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { done <- s.Run(ctx) }()
-	comesTo := func(want int64) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); n.lists.Load() != want; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("listed %d times, want %d", n.lists.Load(), want)
-			}
-		}
-	}
-	comesTo(1)
-	at := func() time.Time {
-		stats, err := s.meter.Stats(ctx)
+	root := played(t, fakekernel.V2())
+	synctest.Test(t, func(t *testing.T) {
+		n := &counted{node: newNode(t)}
+		s, err := New(Options{Root: root, Node: n})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return stats.Time
-	}
-	for range 5 { // readings
-		for was := at(); at().Equal(was); time.Sleep(time.Millisecond) {
+		done := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- s.Run(ctx) }()
+		comesTo := func(want int64) { // in five intervals
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if got := n.lists.Load(); got != want {
+				t.Errorf("listed %d times, want %d", got, want)
+			}
 		}
-	}
-	comesTo(1)
-	s.Note(api.Event{Event: agent.Event{Kind: agent.Released}})
-	comesTo(2)
-	n.fails.Store(true)
-	s.Note(api.Event{Event: agent.Event{Kind: agent.Placed}})
-	for end := time.Now().Add(time.Minute); n.lists.Load() < 4 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
-	if n.lists.Load() < 4 {
-		t.Error("a list that failed is not tried again")
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+		comesTo(1)
+		s.Note(api.Event{Event: agent.Event{Kind: agent.Released}})
+		comesTo(2)
+		n.fails.Store(true)
+		s.Note(api.Event{Event: agent.Event{Kind: agent.Placed}})
+		comesTo(7) // one that failed is tried again in each
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // counted counts how often workloads are listed.
