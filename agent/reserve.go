@@ -295,6 +295,15 @@ func (a *adding) addAll(specs []Spec, early bool, of place.Pod) (err error) {
 			*a = before
 		}
 	}()
+	for i := range specs {
+		if id := specs[i].Request.ID; a.records[id] != nil {
+			return ofSeveral(specs, id, &place.HeldError{ID: id})
+		}
+	}
+	// A policy may take long over many.
+	if err = a.t.mayHaveMore(a.records, "place workloads", len(specs)); err != nil {
+		return err
+	}
 	var pod *place.State
 	if group := podOf(specs); group != "" && (len(specs) > 1 || of.Milli > 0) {
 		p := place.Pod{ID: group, Milli: of.Milli, LimitMilli: of.LimitMilli}
