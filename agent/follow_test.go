@@ -179,6 +179,38 @@ func TestAdoptLeavesOthers(t *testing.T) {
 	}
 }
 
+// A process that gets the number of one below, between the look at that one's user and the write, stays
+// where it is.
+func TestAdoptMovesNobodyElse(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const child = "9000101"
+			h := newHost(t, layout)
+			h.child(9000101, 9000100)
+			h.users(map[int]string{9000100: "1000\t1000\t1000\t1000", 9000101: "1000\t1000\t1000\t1000"})
+			done := false
+			h.files = between{h.k, "proc/" + child + "/status", func() {
+				if err := h.k.Reuse(child); err != nil {
+					t.Error(err)
+				}
+				h.users(map[int]string{9000101: "0\t0\t0\t0"})
+			}, &done}
+			n := h.open()
+			if _, err := n.Place(by(1000), whole("mine")); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.procs(n, "mine"); !slices.Equal(got, []int{9000100}) || !done {
+				t.Errorf("in the group are %v, the number passed on: %t", got, done)
+			}
+			if got := h.group(child); got != layout.Own {
+				t.Errorf("another process was moved to %s", got)
+			}
+		})
+	}
+}
+
 // Where a process came from may be gone by then: it goes to the top of the tree.
 func TestKeepWithoutFormerGroup(t *testing.T) {
 	t.Parallel()

@@ -436,12 +436,12 @@ type adding struct {
 	boot      string
 	focus     []string
 	processes []Owner
-	below     map[string]func() ([]int, error)
+	below     map[string]func() ([]Owner, error)
 }
 
 func (t *transaction) adding() *adding {
 	return &adding{
-		t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID(), below: map[string]func() ([]int, error){},
+		t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID(), below: map[string]func() ([]Owner, error){},
 	}
 }
 
@@ -479,7 +479,7 @@ func (a *adding) add(spec Spec, early bool, pod *place.State) error {
 	a.focus, a.processes = append(a.focus, id), append(a.processes, processes...)
 	if spec.Descendants {
 		caller := callerOf(t.ctx)
-		a.below[id] = func() ([]int, error) { return t.n.descendants(spec.PID, caller) }
+		a.below[id] = func() ([]Owner, error) { return t.n.descendants(spec.PID, caller) }
 	}
 	return nil
 }
@@ -490,17 +490,21 @@ func (a *adding) transition() *Transition {
 	return c
 }
 
-// descendants are the processes below another that a caller may have moved.
-func (n *Node) descendants(pid int, caller Caller) ([]int, error) {
-	all, err := kernel.Descendants(n.root.FS(), pid)
+// descendants are the processes below another that a caller may have moved. Their starts are read
+// before their users: the users of a number that has passed to another process are not believed of it.
+func (n *Node) descendants(pid int, caller Caller) (below []Owner, err error) {
+	tree, starts, err := kernel.DescendantStarts(n.root.FS(), pid)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all[1:], func(pid int) bool {
-		if caller.Admin {
-			return false
+	for _, pid := range tree[1:] {
+		if !caller.Admin {
+			uids, err := kernel.ReadUIDs(n.root.FS(), pid)
+			if err != nil || slices.ContainsFunc(uids[:], func(uid int) bool { return uid != caller.UID }) {
+				continue
+			}
 		}
-		uids, err := kernel.ReadUIDs(n.root.FS(), pid)
-		return err != nil || slices.ContainsFunc(uids[:], func(uid int) bool { return uid != caller.UID })
-	}), nil
+		below = append(below, Owner{pid, starts[pid]})
+	}
+	return below, nil
 }
