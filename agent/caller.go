@@ -91,6 +91,25 @@ func (t *transaction) mayPlace(records map[string]*record, spec *Spec) error {
 	return mayHave(t.ctx, change, spec)
 }
 
+// mayPlaceTogether checks how many new workloads a caller who is no admin asks for at once, beside those of
+// some records, and for how many of them the processes below are to be looked for.
+func (t *transaction) mayPlaceTogether(records map[string]*record, specs []Spec) error {
+	const change = "place workloads"
+	if err := t.mayHaveMore(records, change, len(specs)); err != nil {
+		return err
+	}
+	below := 0
+	for i := range specs {
+		if specs[i].Descendants {
+			below++
+		}
+	}
+	if below < 2 {
+		return nil
+	}
+	return RequireAdmin(t.ctx, change, fmt.Sprintf("%d of them ask for the processes below (descendants), and one of a request may; place the others one by one", below))
+}
+
 // mayHaveMore checks that a caller who is no admin may have as many workloads more, beside those of some
 // records.
 func (t *transaction) mayHaveMore(records map[string]*record, change string, more int) error {

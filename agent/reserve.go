@@ -301,7 +301,7 @@ func (a *adding) addAll(specs []Spec, early bool, of place.Pod) (err error) {
 		}
 	}
 	// A policy may take long over many.
-	if err = a.t.mayHaveMore(a.records, "place workloads", len(specs)); err != nil {
+	if err = a.t.mayPlaceTogether(a.records, specs); err != nil {
 		return err
 	}
 	var pod *place.State
@@ -479,7 +479,7 @@ func (a *adding) add(spec Spec, early bool, pod *place.State) error {
 	a.focus, a.processes = append(a.focus, id), append(a.processes, processes...)
 	if spec.Descendants {
 		caller := callerOf(t.ctx)
-		a.below[id] = func() ([]Owner, error) { return t.n.descendants(spec.PID, caller) }
+		a.below[id] = func() ([]Owner, error) { return t.n.descendants(&spec, caller) }
 	}
 	return nil
 }
@@ -490,12 +490,22 @@ func (a *adding) transition() *Transition {
 	return c
 }
 
-// descendants are the processes below another that a caller may have moved. Their starts are read
-// before their users: the users of a number that has passed to another process are not believed of it.
-func (n *Node) descendants(pid int, caller Caller) (below []Owner, err error) {
-	tree, starts, err := kernel.DescendantStarts(n.root.FS(), pid)
+// mostBelow is how many processes a caller who is no admin may have moved with the one that it places: each
+// is some writes while the node is locked, and as many to undo them.
+const mostBelow = 1024
+
+// descendants are the processes below that of a workload which a caller may have moved. Their starts are
+// read before their users: the users of a number that has passed to another process are not believed of it.
+func (n *Node) descendants(spec *Spec, caller Caller) (below []Owner, err error) {
+	tree, starts, err := kernel.DescendantStarts(n.root.FS(), spec.PID)
 	if err != nil {
 		return nil, err
+	}
+	if has := len(tree) - 1; has > mostBelow && !caller.Admin {
+		return nil, &DeniedError{
+			caller.UID, fmt.Sprintf("place workload %q", spec.Request.ID),
+			fmt.Sprintf("process %d has %d processes below it, and may have %d; place it before it starts them", spec.PID, has, mostBelow),
+		}
 	}
 	for _, pid := range tree[1:] {
 		if !caller.Admin {
