@@ -73,14 +73,8 @@ func (t *transaction) mayPlace(records map[string]*record, spec *Spec) error {
 	case spec.PID == 0:
 		return &DeniedError{caller.UID, change, "it names no process (pid) of the user"}
 	}
-	has := 0
-	for _, b := range records {
-		if b.Workload.UID == caller.UID {
-			has++
-		}
-	}
-	if has >= maxOfUser {
-		return &DeniedError{caller.UID, change, fmt.Sprintf("the user has %d workloads, and may have %d at once; release one first", has, maxOfUser)}
+	if err := t.mayHaveMore(records, change, 1); err != nil {
+		return err
 	}
 	for _, pid := range []int{spec.PID, spec.Owner.PID} {
 		if pid == 0 {
@@ -95,6 +89,48 @@ func (t *transaction) mayPlace(records map[string]*record, spec *Spec) error {
 		}
 	}
 	return mayHave(t.ctx, change, spec)
+}
+
+// mayPlaceTogether checks how many new workloads a caller who is no admin asks for at once, beside those of
+// some records, and for how many of them the processes below are to be looked for.
+func (t *transaction) mayPlaceTogether(records map[string]*record, specs []Spec) error {
+	const change = "place workloads"
+	if err := t.mayHaveMore(records, change, len(specs)); err != nil {
+		return err
+	}
+	below := 0
+	for i := range specs {
+		if specs[i].Descendants {
+			below++
+		}
+	}
+	if below < 2 {
+		return nil
+	}
+	return RequireAdmin(t.ctx, change, fmt.Sprintf("%d of them ask for the processes below (descendants), and one of a request may; place the others one by one", below))
+}
+
+// mayHaveMore checks that a caller who is no admin may have as many workloads more, beside those of some
+// records.
+func (t *transaction) mayHaveMore(records map[string]*record, change string, more int) error {
+	caller := callerOf(t.ctx)
+	if caller.Admin {
+		return nil
+	}
+	has := 0
+	for _, b := range records {
+		if b.Workload.UID == caller.UID {
+			has++
+		}
+	}
+	if has+more <= maxOfUser {
+		return nil
+	}
+	rule := fmt.Sprintf("the user has %d workloads, asks for %d more, and may have %d at once", has, more, maxOfUser)
+	if has > 0 {
+		rule += "; release one first"
+	}
+	return &DeniedError{caller.UID, change, rule}
 }
 
 // mayHave checks the class and the limits that a caller who is no admin asks for. Those

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -273,10 +274,7 @@ func (k *netClasses) inUnified(pid int) (group string, ok bool) {
 
 // processes are those of a workload, and before they are in its group the one to come.
 func (k *netClasses) processes(w *Workload) (pids []int, err error) {
-	if s, ok := k.n.enforcer.(Supervisor); ok {
-		pids, _, err = s.Processes(w)
-	}
-	if len(pids) == 0 && w.Spec.PID > 0 {
+	if pids, err = k.n.processes(w); len(pids) == 0 && w.Spec.PID > 0 {
 		pids = []int{w.Spec.PID}
 	}
 	return pids, err
@@ -356,37 +354,51 @@ func (k *netClasses) follow(c *Transition) (moved int, undo func() error, err er
 }
 
 func (k *netClasses) move(w *Workload, g markedGroup) (moved int, err error) {
-	is, err := kernel.ReadProcs(k.n.root.FS(), g.dir)
+	fsys := k.n.root.FS()
+	list := func() (is, theirs []int, err error) {
+		if is, err = kernel.ReadProcs(fsys, g.dir); err == nil {
+			theirs, err = k.n.processes(w) // the number of the one that was placed may be another's by now
+		}
+		return is, theirs, err
+	}
+	is, theirs, err := list()
 	if err != nil {
 		return 0, kernel.IgnoreAbsent(err)
 	}
-	theirs, err := k.processes(w)
-	if err != nil {
-		return 0, err
+	in, out := minus(theirs, is), minus(is, theirs)
+	if len(in)+len(out) == 0 {
+		return 0, nil
 	}
-	put := func(dir string, pid int) error {
-		err := k.n.root.WriteFile(dir+"/cgroup.procs", fmt.Sprintln(pid))
-		if errors.Is(err, syscall.ESRCH) {
-			return nil
-		}
-		moved++
-		return err
+	starts := startsOf(fsys, slices.Concat(in, out))
+	// Who is listed again still had that start while it was listed before.
+	if is, theirs, err = list(); err != nil {
+		return 0, kernel.IgnoreAbsent(err)
 	}
-	for _, pid := range theirs {
-		if !slices.Contains(is, pid) {
-			if err := put(g.dir, pid); err != nil {
-				return moved, err
+	put := func(from, to string, pids []int) error {
+		for _, pid := range pids {
+			step := kernel.Step{Op: kernel.Attach, Path: to + "/cgroup.procs", Value: strconv.Itoa(pid), Back: from + "/cgroup.procs", Start: starts[pid]}
+			if step.Start == "" {
+				continue
+			}
+			_, err := kernel.Apply(k.n.root, kernel.Plan{step}, nil)
+			if errors.Is(err, syscall.ESRCH) {
+				continue // it has ended
+			}
+			if moved++; err != nil {
+				return err
 			}
 		}
+		return nil
 	}
-	for _, pid := range is {
-		if !slices.Contains(theirs, pid) {
-			if err := put(g.top, pid); err != nil {
-				return moved, err
-			}
-		}
+	if err = put(g.top, g.dir, minus(theirs, is)); err == nil {
+		err = put(g.dir, g.top, minus(is, theirs))
 	}
-	return moved, nil
+	return moved, err
+}
+
+// minus are the numbers of a list that another one has not.
+func minus(all, but []int) []int {
+	return slices.DeleteFunc(slices.Clone(all), func(n int) bool { return slices.Contains(but, n) })
 }
 
 // notes say what of a class is not in force, and what it costs.

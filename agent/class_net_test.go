@@ -389,6 +389,59 @@ func TestNetClassAdopted(t *testing.T) {
 	}
 }
 
+// A process that gets the number of one that is to be moved, or of the one that was placed and has ended,
+// stays where it is.
+func TestNetClassMovesNobodyElse(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const group = "sys/fs/cgroup/unified/berth-net-api"
+	for what, pass := range map[string]int{"before its start is read": 1, "before it is written": 2} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h, _ := netHost(t, "hybrid")
+			w := h.place(h.open(), netted(spec("api", place.LS, 100, 9000100), "first"))
+			for _, dir := range w.Dirs {
+				if err := h.k.WriteFile(dir+"/cgroup.procs", "9000101"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lists, reused := 0, false
+			h.files = told{h.k, func(name string) {
+				switch {
+				case name == group+"/cgroup.procs":
+					lists++
+				case name == w.Dirs[0]+"/cgroup.procs" && lists == pass && !reused:
+					reused = true
+					if err := h.k.Reuse("9000101"); err != nil {
+						t.Error(err)
+					}
+				}
+			}}
+			n := h.open()
+			if _, err := n.Reconcile(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.file(group + "/cgroup.procs"); got != "9000100" || !reused {
+				t.Errorf("processes in the group: %q, the number passed on: %t", got, reused)
+			}
+		})
+	}
+	h, _ := netHost(t, "hybrid")
+	n := h.open()
+	s := netted(spec("api", place.LS, 100, 9000100), "first")
+	s.Owner.PID = 9000101
+	h.place(n, s)
+	if err := h.k.Reuse("9000100"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := n.Get(ctx, "api"); err != nil || h.file(group+"/cgroup.procs") != "" {
+		t.Errorf("workload %v, %v: processes in its group: %q", w.State, err, h.file(group+"/cgroup.procs"))
+	}
+}
+
 // What others do to the disciplines is repaired, or left to them.
 func TestNetClassDrift(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -78,19 +79,13 @@ func (g *groups) empty(dir, back string, but map[string]bool) error {
 	if err != nil {
 		return kernel.IgnoreAbsent(err)
 	}
-	starts := map[int]string{}
-	for _, pid := range pids {
-		name := strconv.Itoa(pid)
-		if p, err := kernel.ReadProcess(g.root.FS(), name); err == nil && !but[name] {
-			starts[pid] = p.Start
-		}
-	}
+	starts := startsOf(g.root.FS(), pids)
 	// Who is listed still had that start while it was in the group.
 	pids, err = kernel.ReadProcs(g.root.FS(), dir)
 	errs := []error{kernel.IgnoreAbsent(err)}
 	for _, pid := range pids {
 		step := kernel.Step{Op: kernel.Attach, Path: back, Value: strconv.Itoa(pid), Back: dir + "/cgroup.procs", Start: starts[pid]}
-		if step.Start == "" {
+		if step.Start == "" || but[step.Value] {
 			continue
 		}
 		if _, err := kernel.Apply(g.root, kernel.Plan{step}, nil); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -98,4 +93,15 @@ func (g *groups) empty(dir, back string, but map[string]bool) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// startsOf are the starts of processes, by number, but of those that have ended.
+func startsOf(fsys fs.FS, pids []int) map[int]string {
+	starts := make(map[int]string, len(pids))
+	for _, pid := range pids {
+		if p, err := kernel.ReadProcess(fsys, strconv.Itoa(pid)); err == nil {
+			starts[pid] = p.Start
+		}
+	}
+	return starts
 }

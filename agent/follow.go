@@ -41,13 +41,16 @@ func (g *groups) stragglers(c *Transition) (all kernel.Plan, err error) {
 			return nil, err
 		}
 		w := c.After(id)
-		for _, pid := range below {
-			plan, err := g.base.Child(w.Group).Attach(pid)
+		for _, p := range below {
+			plan, err := g.base.Child(w.Group).Attach(p.PID)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 				continue // it has ended
 			}
 			if err != nil {
 				return nil, err
+			}
+			if len(plan) > 0 && plan[0].Start != p.Start {
+				continue // another process has its number
 			}
 			if holder(c, plan) == nil {
 				all = append(all, slices.DeleteFunc(plan, func(s kernel.Step) bool { return s.Back == s.Path })...)

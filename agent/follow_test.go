@@ -179,6 +179,73 @@ func TestAdoptLeavesOthers(t *testing.T) {
 	}
 }
 
+// A user who is no admin has only so many processes moved; with one more, nothing is left of the attempt.
+func TestAdoptMost(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, layouts()["v2"])
+	of := map[int]string{9000100: "1000\t1000\t1000\t1000"}
+	for i := range mostBelow {
+		h.child(9100000+i, 9000100)
+		of[9100000+i] = of[9000100]
+	}
+	h.users(of)
+	n := h.open()
+	if below, err := n.descendants(new(whole("mine")), Caller{UID: 1000}); err != nil || len(below) != mostBelow {
+		t.Errorf("%d are moved, %v; want %d", len(below), err, mostBelow)
+	}
+	h.child(9200000, 9100000)
+	before := h.tree()
+	var denied *DeniedError
+	const rule = "process 9000100 has 1025 processes below it, and may have 1024; place it before it starts them"
+	if _, err := n.Place(by(1000), whole("mine")); !errors.As(err, &denied) || denied.Rule != rule || denied.Change != `place workload "mine"` {
+		t.Errorf("one more: %v", err)
+	}
+	other := whole("other")
+	other.PID = 9100001
+	if _, err := n.PlaceTogether(by(1000), []Spec{whole("mine"), other}); !errors.As(err, &denied) || !strings.Contains(denied.Rule, "2 of them ask for the processes below") {
+		t.Errorf("two at once: %v", err)
+	}
+	h.sameTree(before)
+	if notes := h.undoLog(n).Notes(); len(notes) > 0 {
+		t.Errorf("noted to be undone: %v", notes)
+	}
+	if below, err := n.descendants(new(whole("mine")), Caller{Admin: true}); err != nil || len(below) != mostBelow+1 {
+		t.Errorf("of an admin %d are moved, %v", len(below), err)
+	}
+}
+
+// A process that gets the number of one below, between the look at that one's user and the write, stays
+// where it is.
+func TestAdoptMovesNobodyElse(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const child = "9000101"
+			h := newHost(t, layout)
+			h.child(9000101, 9000100)
+			h.users(map[int]string{9000100: "1000\t1000\t1000\t1000", 9000101: "1000\t1000\t1000\t1000"})
+			done := false
+			h.files = between{h.k, "proc/" + child + "/status", func() {
+				if err := h.k.Reuse(child); err != nil {
+					t.Error(err)
+				}
+				h.users(map[int]string{9000101: "0\t0\t0\t0"})
+			}, &done}
+			n := h.open()
+			if _, err := n.Place(by(1000), whole("mine")); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.procs(n, "mine"); !slices.Equal(got, []int{9000100}) || !done {
+				t.Errorf("in the group are %v, the number passed on: %t", got, done)
+			}
+			if got := h.group(child); got != layout.Own {
+				t.Errorf("another process was moved to %s", got)
+			}
+		})
+	}
+}
+
 // Where a process came from may be gone by then: it goes to the top of the tree.
 func TestKeepWithoutFormerGroup(t *testing.T) {
 	t.Parallel()

@@ -202,6 +202,20 @@ func (n *Node) conflict(dir string, own, other mark, unmark func(dir, text strin
 	return &OwnedError{n.base(), dir, other.path, other.uid}
 }
 
+// mostOfStranger is how many groups of another user, in one subtree, root's node looks for marks on. The user can
+// make any number of them, and no mark of the user's counts for root.
+const mostOfStranger = 200
+
+// isRoots reports whether a file is root's, or is gone.
+func isRoots(e fs.DirEntry) bool {
+	info, err := e.Info()
+	if err != nil {
+		return true
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || stat.Uid == 0
+}
+
 // overlap reports another node's mark on a group around the base or within it. One that
 // holds nothing is removed, by unmark.
 func (n *Node) overlap(own mark, unmark func(dir, text string) error) error {
@@ -212,12 +226,21 @@ func (n *Node) overlap(own mark, unmark func(dir, text string) error) error {
 			return err
 		}
 	}
+	theirs, seen := "", 0 // the subtree of another user that the walk is in, and its groups so far
 	return fs.WalkDir(n.root.FS(), base, func(name string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return fs.SkipDir // it is gone, or not for this user
 		case !e.IsDir() || name == base:
 			return nil
+		}
+		if n.uid == 0 && !isRoots(e) {
+			if !kernel.Within(name, theirs) {
+				theirs, seen = name, 0
+			}
+			if seen++; seen > mostOfStranger {
+				return fs.SkipDir
+			}
 		}
 		err = n.conflicts(name, own, unmark)
 		var owned *OwnedError

@@ -3,9 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -314,6 +317,97 @@ func TestMarksOfStrangers(t *testing.T) {
 				t.Errorf("another user's node: %v", err)
 			}
 		})
+	}
+}
+
+// subtrees are the kernel's files, with directories that look like another user's, and how often each is
+// listed.
+type subtrees struct {
+	*fakekernel.Kernel
+	theirs []string
+	listed map[string]int
+}
+
+func (s subtrees) FS() fs.FS { return subtreesFS{s.Kernel.FS(), s} }
+
+type subtreesFS struct {
+	fs.FS
+	of subtrees
+}
+
+func (f subtreesFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	f.of.listed[name]++
+	all, err := fs.ReadDir(f.FS, name)
+	for i, e := range all {
+		uid := uint32(0)
+		if slices.ContainsFunc(f.of.theirs, func(dir string) bool { return kernel.Within(path.Join(name, e.Name()), dir) }) {
+			uid = 1000
+		}
+		all[i] = owned{e, uid}
+	}
+	return all, err
+}
+
+// owned is an entry of a directory whose owner is a user.
+type owned struct {
+	fs.DirEntry
+	uid uint32
+}
+
+func (o owned) Info() (fs.FileInfo, error) {
+	info, err := o.DirEntry.Info()
+	return ownedInfo{info, o.uid}, err
+}
+
+type ownedInfo struct {
+	fs.FileInfo
+	uid uint32
+}
+
+func (o ownedInfo) Sys() any { return &syscall.Stat_t{Uid: o.uid} }
+
+// However many groups another user makes, root's node looks at some of them only, and at all of root's; a
+// user's node, for which other users' marks count, at all.
+func TestOverlapOfManyGroups(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, fakekernel.V2())
+	listed := map[string]int{}
+	h.files = subtrees{h.k, nil, listed}
+	base := h.open().Bases()[0]
+	crowd, few := base+"/crowd", base+"/few"
+	dirs := []string{crowd, few, few + "/one", base + "/roots"}
+	for i := range 20 {
+		dirs = append(dirs, fmt.Sprintf("%s/%02d", crowd, i))
+		for j := range 12 {
+			dirs = append(dirs, fmt.Sprintf("%s/%02d/%02d", crowd, i, j))
+		}
+	}
+	for _, dir := range dirs {
+		if err := h.k.Mkdir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.files = subtrees{h.k, []string{crowd, few}, listed}
+	n := h.open()
+	own, err := markOf(h.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[int]int{0: mostOfStranger, 1000: 1 + 20 + 20*12} {
+		n.uid = uid
+		clear(listed)
+		if err := n.overlap(own, n.root.Unmark); err != nil {
+			t.Errorf("user %d: %v", uid, err)
+		}
+		looks := 0
+		for dir, times := range listed {
+			if kernel.Within(dir, crowd) {
+				looks += times
+			}
+		}
+		if looks != want || listed[few] != 1 || listed[few+"/one"] != 1 || listed[base+"/roots"] != 1 {
+			t.Errorf("user %d looks at %d groups of another user, want %d; at %d, %d and %d elsewhere", uid, looks, want, listed[few], listed[few+"/one"], listed[base+"/roots"])
+		}
 	}
 }
 

@@ -91,7 +91,7 @@ func (t *transaction) dead(id string, there bool) (string, error) {
 	case owner.PID == 0 || t.n.alive(owner):
 		return "", nil
 	}
-	pids, err := t.processes(b)
+	pids, err := t.n.processes(b.Workload)
 	if err != nil || len(pids) > 0 {
 		return "", err
 	}
@@ -119,13 +119,13 @@ func (t *transaction) occupants(b *record) ([]int, error) {
 	if b.Workload.Spec.Group != "" {
 		return nil, nil
 	}
-	return t.processes(b)
+	return t.n.processes(b.Workload)
 }
 
 // processes are those of a workload, as far as the Enforcer knows them.
-func (t *transaction) processes(b *record) (pids []int, err error) {
-	if s, ok := t.n.enforcer.(Supervisor); ok {
-		pids, _, err = s.Processes(b.Workload)
+func (n *Node) processes(w *Workload) (pids []int, err error) {
+	if s, ok := n.enforcer.(Supervisor); ok {
+		pids, _, err = s.Processes(w)
 	}
 	return pids, err
 }

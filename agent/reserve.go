@@ -295,6 +295,15 @@ func (a *adding) addAll(specs []Spec, early bool, of place.Pod) (err error) {
 			*a = before
 		}
 	}()
+	for i := range specs {
+		if id := specs[i].Request.ID; a.records[id] != nil {
+			return ofSeveral(specs, id, &place.HeldError{ID: id})
+		}
+	}
+	// A policy may take long over many.
+	if err = a.t.mayPlaceTogether(a.records, specs); err != nil {
+		return err
+	}
 	var pod *place.State
 	if group := podOf(specs); group != "" && (len(specs) > 1 || of.Milli > 0) {
 		p := place.Pod{ID: group, Milli: of.Milli, LimitMilli: of.LimitMilli}
@@ -427,12 +436,12 @@ type adding struct {
 	boot      string
 	focus     []string
 	processes []Owner
-	below     map[string]func() ([]int, error)
+	below     map[string]func() ([]Owner, error)
 }
 
 func (t *transaction) adding() *adding {
 	return &adding{
-		t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID(), below: map[string]func() ([]int, error){},
+		t: t, snapshot: snapshot{t.state, maps.Clone(t.records)}, boot: t.n.bootID(), below: map[string]func() ([]Owner, error){},
 	}
 }
 
@@ -470,7 +479,7 @@ func (a *adding) add(spec Spec, early bool, pod *place.State) error {
 	a.focus, a.processes = append(a.focus, id), append(a.processes, processes...)
 	if spec.Descendants {
 		caller := callerOf(t.ctx)
-		a.below[id] = func() ([]int, error) { return t.n.descendants(spec.PID, caller) }
+		a.below[id] = func() ([]Owner, error) { return t.n.descendants(&spec, caller) }
 	}
 	return nil
 }
@@ -481,17 +490,31 @@ func (a *adding) transition() *Transition {
 	return c
 }
 
-// descendants are the processes below another that a caller may have moved.
-func (n *Node) descendants(pid int, caller Caller) ([]int, error) {
-	all, err := kernel.Descendants(n.root.FS(), pid)
+// mostBelow is how many processes a caller who is no admin may have moved with the one that it places: each
+// is some writes while the node is locked, and as many to undo them.
+const mostBelow = 1024
+
+// descendants are the processes below that of a workload which a caller may have moved. Their starts are
+// read before their users: the users of a number that has passed to another process are not believed of it.
+func (n *Node) descendants(spec *Spec, caller Caller) (below []Owner, err error) {
+	tree, starts, err := kernel.DescendantStarts(n.root.FS(), spec.PID)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all[1:], func(pid int) bool {
-		if caller.Admin {
-			return false
+	if has := len(tree) - 1; has > mostBelow && !caller.Admin {
+		return nil, &DeniedError{
+			caller.UID, fmt.Sprintf("place workload %q", spec.Request.ID),
+			fmt.Sprintf("process %d has %d processes below it, and may have %d; place it before it starts them", spec.PID, has, mostBelow),
 		}
-		uids, err := kernel.ReadUIDs(n.root.FS(), pid)
-		return err != nil || slices.ContainsFunc(uids[:], func(uid int) bool { return uid != caller.UID })
-	}), nil
+	}
+	for _, pid := range tree[1:] {
+		if !caller.Admin {
+			uids, err := kernel.ReadUIDs(n.root.FS(), pid)
+			if err != nil || slices.ContainsFunc(uids[:], func(uid int) bool { return uid != caller.UID }) {
+				continue
+			}
+		}
+		below = append(below, Owner{pid, starts[pid]})
+	}
+	return below, nil
 }

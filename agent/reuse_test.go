@@ -21,38 +21,53 @@ type between struct {
 	done *bool
 }
 
-func (b between) FS() fs.FS { return betweenFS{b.Kernel.FS(), b} }
-
-type betweenFS struct {
-	fs.FS
-	b between
+func (b between) FS() fs.FS {
+	return toldFS{b.Kernel.FS(), func(name string) {
+		if name == b.file {
+			b.read()
+		}
+	}}
 }
 
-func (f betweenFS) ReadFile(name string) ([]byte, error) {
+// told are the kernel's files; read is told of each file that was read.
+type told struct {
+	*fakekernel.Kernel
+	read func(name string)
+}
+
+func (f told) FS() fs.FS { return toldFS{f.Kernel.FS(), f.read} }
+
+type toldFS struct {
+	fs.FS
+	read func(name string)
+}
+
+func (f toldFS) ReadFile(name string) ([]byte, error) {
 	text, err := fs.ReadFile(f.FS, name)
-	if name == f.b.file {
-		f.b.read()
-	}
+	f.read(name)
 	return text, err
 }
 
-func (f betweenFS) Open(name string) (fs.File, error) {
+func (f toldFS) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.FS, name) }
+
+func (f toldFS) Open(name string) (fs.File, error) {
 	file, err := f.FS.Open(name)
-	if err == nil && name == f.b.file {
-		file = &betweenFile{file, f.b}
+	if err == nil {
+		file = &toldFile{file, name, f.read}
 	}
 	return file, err
 }
 
-type betweenFile struct {
+type toldFile struct {
 	fs.File
-	b between
+	name string
+	read func(name string)
 }
 
-func (f *betweenFile) Read(buf []byte) (int, error) {
+func (f *toldFile) Read(buf []byte) (int, error) {
 	n, err := f.File.Read(buf)
 	if err == io.EOF {
-		f.b.read()
+		f.read(f.name)
 	}
 	return n, err
 }

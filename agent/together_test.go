@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/cpuset"
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 	"berth.dev/berth/place/koordinator"
 )
 
@@ -89,6 +90,62 @@ func TestTogetherMeasure(t *testing.T) {
 	if all, err := n.List(context.Background()); err != nil || len(all) > 0 {
 		t.Errorf("%d are placed, %v", len(all), err)
 	}
+}
+
+// countedPolicy counts how often it is asked for a place.
+type countedPolicy struct {
+	place.Policy
+	calls *int
+}
+
+func (p countedPolicy) Place(s *place.State, r *place.Request) (place.Offer, error) {
+	*p.calls++
+	return p.Policy.Place(s, r)
+}
+
+// Too many, or one of a name that is held, are refused before the policy looks for places for them.
+func TestTogetherRefusedFirst(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, layouts()["v2"])
+	h.users(map[int]string{9000100: "1000\t1000\t1000\t1000", 9000101: "1000\t1000\t1000\t1000"})
+	calls := 0
+	h.opt.Policy = countedPolicy{berth.Policy{}, &calls}
+	n := h.open()
+	pod := func(from, to int) (specs []Spec) {
+		for i := from; i < to; i++ {
+			s := spec(fmt.Sprintf("w%d", i), place.LS, 0, 9000100+i%2)
+			s.Request.Group = "g"
+			specs = append(specs, s)
+		}
+		return specs
+	}
+	refused := func(what string, err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) || calls > 0 {
+			t.Errorf("%s: %v after the policy was asked %d times; want %q after none", what, err, calls, want)
+		}
+		calls = 0
+	}
+	var denied *DeniedError
+	const many = "the user has 0 workloads, asks for 129 more, and may have 128 at once; ask root"
+	_, err := n.PlaceTogether(by(1000), pod(0, maxOfUser+1))
+	refused("too many", err, many)
+	if !errors.As(err, &denied) {
+		t.Errorf("too many: %T", err)
+	}
+	_, _, err = n.PreviewTogether(by(1000), pod(0, maxOfUser+1))
+	refused("a preview of too many", err, many)
+	if _, err := n.PlaceTogether(by(1000), pod(0, 2)); err != nil || calls == 0 {
+		t.Fatalf("two: %v, the policy was asked %d times", err, calls)
+	}
+	calls = 0
+	_, err = n.PlaceTogether(by(1000), pod(1, maxOfUser))
+	refused("one is held", err, `"w1"`)
+	if !errors.As(err, new(*place.HeldError)) {
+		t.Errorf("one is held: %T", err)
+	}
+	_, err = n.PlaceTogether(by(1000), pod(2, maxOfUser+1))
+	refused("with those that there are", err, "has 2 workloads, asks for 127 more, and may have 128 at once; release one first")
 }
 
 // What the policy ignores is in the notes, but where CPUs are named and it is not asked.

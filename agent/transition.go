@@ -33,12 +33,12 @@ type Transition struct {
 	away      func(err error) bool   // see Node.away
 	waits     func(file string) bool // see Node.waits
 	answered  func()                 // systemd was asked, and answered
-	below     map[string]func() ([]int, error)
+	below     map[string]func() ([]Owner, error)
 }
 
 // Below returns the processes that are to come along with Spec.PID of a new workload, as
 // they are now.
-func (c *Transition) Below(id string) ([]int, error) {
+func (c *Transition) Below(id string) ([]Owner, error) {
 	if list := c.below[id]; list != nil {
 		return list()
 	}

@@ -60,8 +60,8 @@ func (l *UndoLog) also(e *entry, value string) error {
 		return nil
 	}
 	if e.covered {
-		i := slices.IndexFunc(l.entries, func(n *entry) bool { return n.seq == e.seq })
-		if i < 0 {
+		i, ok := numbered(l.entries, e.seq)
+		if !ok {
 			return nil // crossed out since
 		}
 		l.entries[i].Also = append(l.entries[i].Also, value)
@@ -285,16 +285,28 @@ func (l *UndoLog) remember(e *entry) {
 }
 
 func (l *UndoLog) forget(e *entry) {
-	same := func(n *entry) bool { return n.seq == e.seq }
-	l.entries = slices.DeleteFunc(l.entries, same)
-	if l.at[e.Path] = slices.DeleteFunc(l.at[e.Path], same); len(l.at[e.Path]) == 0 {
+	l.entries = withoutNumber(l.entries, e.seq)
+	if l.at[e.Path] = withoutNumber(l.at[e.Path], e.seq); len(l.at[e.Path]) == 0 {
 		delete(l.at, e.Path)
 	}
 	for _, d := range e.Disturbed {
-		if n := l.beside[d.Path]; n != nil && same(n) {
+		if n := l.beside[d.Path]; n != nil && n.seq == e.seq {
 			delete(l.beside, d.Path)
 		}
 	}
+}
+
+// numbered returns where in some entries, which are by rising number, one is.
+func numbered(entries []*entry, seq int) (at int, ok bool) {
+	return slices.BinarySearchFunc(entries, seq, func(e *entry, seq int) int { return e.seq - seq })
+}
+
+func withoutNumber(entries []*entry, seq int) []*entry {
+	at, ok := numbered(entries, seq)
+	if !ok {
+		return entries
+	}
+	return slices.Delete(entries, at, at+1)
 }
 
 // Shows returns the value that the kernel shows for the setting of s, and whether it

@@ -119,11 +119,19 @@ func ThreadsOf(fsys fs.FS, pid int) (tids []int, err error) {
 // Descendants returns some processes and those below them, each once. Of one process,
 // parents come before their children. One that ends meanwhile may be among them.
 func Descendants(fsys fs.FS, pids ...int) ([]int, error) {
+	tree, _, err := DescendantStarts(fsys, pids...)
+	return tree, err
+}
+
+// DescendantStarts is Descendants with the starts (Process.Start) of all processes but pids, by
+// number. Each start was read together with the parent, in one read.
+func DescendantStarts(fsys fs.FS, pids ...int) (tree []int, starts map[int]string, err error) {
 	entries, err := fs.ReadDir(fsys, "proc")
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return nil, nil, fmt.Errorf("list processes: %w", err)
 	}
 	children := map[int][]int{}
+	starts = map[int]string{}
 	for _, e := range entries {
 		id, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -131,13 +139,14 @@ func Descendants(fsys fs.FS, pids ...int) ([]int, error) {
 		}
 		if p, err := ReadProcess(fsys, e.Name()); err == nil && !slices.Contains(pids, id) {
 			children[p.Parent] = append(children[p.Parent], id)
+			starts[id] = p.Start
 		}
 	}
-	tree := slices.Clone(pids)
+	tree = slices.Clone(pids)
 	for i := 0; i < len(tree); i++ {
 		tree = append(tree, children[tree[i]]...)
 	}
-	return tree, nil
+	return tree, starts, nil
 }
 
 // ReadUIDs reads the real, the effective and the saved user of a process from

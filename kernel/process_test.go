@@ -86,6 +86,10 @@ func TestDescendants(t *testing.T) {
 			t.Errorf("descendants of %d: %v, %v; want %v", pid, got, err, want)
 		}
 	}
+	fsys["proc/5/stat"] = &fstest.MapFile{Data: []byte("5 (x) S 4" + strings.Repeat(" 0", 17) + " 8\n")}
+	if tree, starts, err := DescendantStarts(fsys, 4); err != nil || !slices.Equal(tree, []int{4, 5}) || starts[5] != "8" {
+		t.Errorf("%v, %v, %v", tree, starts, err)
+	}
 	if _, err := Descendants(fstest.MapFS{}, 1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no proc: %v", err)
 	}

@@ -447,6 +447,58 @@ func FuzzLoadUndoLog(f *testing.F) {
 	})
 }
 
+// Crossing out many entries of one file takes about as long for each as crossing out a few, not as long
+// as there are entries.
+func TestForgetMany(t *testing.T) {
+	t.Parallel()
+	took := func(n int) time.Duration {
+		best := time.Hour
+		for range 5 {
+			l := newUndoLog(nil, "log")
+			var all []*entry
+			for i := range n {
+				e := &entry{Step: Step{Op: Attach, Path: "cgroup.procs"}, seq: i + 1}
+				l.remember(e)
+				all = append(all, e)
+			}
+			begin := time.Now()
+			for i := len(all) - 1; i >= 0; i-- {
+				l.forget(all[i])
+			}
+			best = min(best, time.Since(begin))
+			if len(l.entries)+len(l.at) > 0 {
+				t.Fatalf("%d of %d entries are left", len(l.entries), n)
+			}
+		}
+		return best
+	}
+	if few, many := took(1000), took(16_000); many > 80*few { // 16 times as many; 256 times if each looks at all
+		t.Errorf("%v for 1000, %v for 16000", few, many)
+	}
+}
+
+// Of entries that are crossed out in any order, the others stay, in order.
+func TestForgetInAnyOrder(t *testing.T) {
+	t.Parallel()
+	l := newUndoLog(nil, "log")
+	var all []*entry
+	for i := range 9 {
+		all = append(all, &entry{Step: Step{Op: Attach, Path: fmt.Sprint("procs", i%2)}, seq: 2*i + 1})
+		l.remember(all[i])
+	}
+	for _, i := range []int{4, 0, 8, 5, 5} {
+		l.forget(all[i])
+	}
+	l.forget(&entry{Step: Step{Path: "procs0"}, seq: 4})
+	var left []int
+	for _, e := range l.entries {
+		left = append(left, e.seq)
+	}
+	if diff := cmp.Diff([]int{3, 5, 7, 13, 15}, left); diff != "" || len(l.at["procs0"]) != 2 || len(l.at["procs1"]) != 3 {
+		t.Errorf("(-want +got):\n%s%d and %d by path", diff, len(l.at["procs0"]), len(l.at["procs1"]))
+	}
+}
+
 // A log that stays open stays short, also after a time in which it could not be written anew, and
 // has the same entries at any time.
 func TestUndoLogStaysShort(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 )
 
 // ReadUndoLog reads a log without opening it: the file stays as it is, also if another
@@ -115,8 +114,8 @@ func (l *UndoLog) add(r record) error {
 		l.remember(r.Do)
 		return nil
 	}
-	i := slices.IndexFunc(l.entries, func(e *entry) bool { return e.seq == r.Seq })
-	if i < 0 {
+	i, ok := numbered(l.entries, r.Seq)
+	if !ok {
 		return fmt.Errorf("nothing has number %d", r.Seq)
 	}
 	e := l.entries[i]

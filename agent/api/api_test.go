@@ -405,6 +405,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"POST", "/v1/workloads", `{"request":{"id":"a"},"pid":-1}`, 400, "negative process id"},
 		{"POST", "/v1/workloads", `{"request":{"id":"` + strings.Repeat("x", 300) + `"}}`, 400, "longer than"},
 		{"POST", "/v1/workloads", `"` + strings.Repeat("x", maxBody) + `"`, 413, "larger than"},
+		{"POST", "/v1/groups", `{"specs":[` + strings.Repeat(good+",", maxSpecs) + good + `]}`, 400, "specs has 1025 workloads; at most 1024"},
 		{"POST", "/v1/workloads?explain=1", good, 400, "not of type boolean"},
 		{"POST", "/v1/workloads?kill=true", good, 400, "unknown here"},
 		{"POST", "/v1/workloads?explain=true&explain=true", good, 400, "twice"},

@@ -30,6 +30,7 @@ const (
 	answerTime   = time.Minute      // to work on it and take the answer
 	idleTime     = 10 * time.Second // between requests of a connection
 	eventTime    = 10 * time.Second // to take an event of a stream
+	maxSpecs     = 1024             // workloads to place in one change
 	maxListeners = 64               // streams of events at once
 	userStreams  = 16               // of those, of one user
 )
@@ -195,6 +196,9 @@ func withSpecs(s *Server, serve func(Node, context.Context, []agent.Spec) (any, 
 		specs := body.(*together).Specs
 		if len(specs) == 0 {
 			return nil, &RequestError{http.StatusBadRequest, "specs is empty: there is nothing to place", ""}
+		}
+		if len(specs) > maxSpecs {
+			return nil, &RequestError{http.StatusBadRequest, fmt.Sprintf("specs has %d workloads; at most %d are placed in one change", len(specs), maxSpecs), "send several requests"}
 		}
 		for i := range specs {
 			specs[i].Request.Explain = r.URL.Query().Get("explain") == "true"

@@ -23,8 +23,12 @@ func (e *InUseError) Error() string {
 // Listen listens on a Unix socket that only this user may use (mode 0600) and, if
 // gid is not negative, that group (0660), if it can get there (*UnreachableError). A socket on which nobody listens any
 // more is replaced, one in use is an *InUseError; anything else of that name is an
-// error and stays. Closing removes the socket.
+// error and stays. So is a directory that another user than this one and root could change.
+// Closing removes the socket.
 func Listen(path string, gid int) (net.Listener, error) {
+	if err := trusted(path); err != nil {
+		return nil, err
+	}
 	if err := clear(path); err != nil {
 		return nil, err
 	}
@@ -63,7 +67,19 @@ func CheckSocket(path string, gid int) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; make the directory", path, err)
 	}
+	if err := trusted(path); err != nil {
+		return err
+	}
 	return reachable(path, gid)
+}
+
+// trusted checks that no other user than this one and root can change the directory of a path: that
+// user could put a link in the new socket's place, and another file would get its mode and group.
+func trusted(path string) error {
+	if err := kernel.CheckTrustedFile(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return nil
 }
 
 // clear makes sure that nobody listens at path and nothing of value is there.

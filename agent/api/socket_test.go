@@ -112,3 +112,61 @@ func TestListenNeverWiderThanAtLast(t *testing.T) {
 		t.Errorf("the mode is %o", mode)
 	}
 }
+
+// A directory that another user could change gets no socket: that user could put a link in its place, and
+// another file would get the socket's mode and group. Root's sticky directories, and a link to an own
+// one, are well.
+func TestListenInDirectoryOfAnother(t *testing.T) {
+	t.Parallel()
+	const theirs, open = "belongs to another user (65534)", "others may write to it"
+	for what, tc := range map[string]struct {
+		prepare func(dir string) error
+		says    string // "": it listens
+		asRoot  bool
+	}{
+		"own":                  {func(string) error { return nil }, "", false},
+		"another's":            {func(dir string) error { return os.Chown(dir, stranger, stranger) }, theirs, true},
+		"writable for a group": {func(dir string) error { return os.Chmod(dir, 0o775) }, open, false},
+		"root's, sticky":       {func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "", true},
+		"another's, sticky": {func(dir string) error {
+			return errors.Join(os.Chown(dir, stranger, stranger), os.Chmod(dir, 0o777|os.ModeSticky))
+		}, theirs, true},
+		"in another's": {func(dir string) error { return os.Chown(filepath.Dir(dir), stranger, stranger) }, theirs, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			if tc.asRoot && os.Geteuid() != 0 {
+				t.Skip("needs root to give a directory to another user")
+			}
+			dir := filepath.Join(openDir(t), "app")
+			link := dir + ".link"
+			if err := errors.Join(os.Mkdir(dir, 0o755), os.Symlink(dir, link)); err != nil {
+				t.Fatal(err)
+			}
+			if err := tc.prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range []string{filepath.Join(dir, "s"), filepath.Join(link, "s")} {
+				said := func(err error) bool {
+					if tc.says == "" {
+						return err == nil
+					}
+					return err != nil && strings.Contains(err.Error(), "listen on "+path+": ") && strings.Contains(err.Error(), tc.says)
+				}
+				if err := CheckSocket(path, -1); !said(err) {
+					t.Errorf("%s: checked: %v", path, err)
+				}
+				l, err := Listen(path, -1)
+				if !said(err) {
+					t.Errorf("%s: %v", path, err)
+				}
+				if err == nil {
+					l.Close()
+				}
+				if left := names(t, dir); len(left) > 0 {
+					t.Errorf("%s: %v are left", path, left)
+				}
+			}
+		})
+	}
+}

@@ -37,6 +37,7 @@ import (
 
 	"berth.dev/berth/agent"
 	"berth.dev/berth/agent/api"
+	"berth.dev/berth/kernel/cgroup"
 	"berth.dev/berth/place"
 	"berth.dev/berth/watch"
 	"berth.dev/berth/watch/pods"
@@ -270,7 +271,13 @@ func (s scrape) limits(w *agent.Workload, who []string) {
 	show("pids", "threads", "", float64(l.PIDsMax))
 	show("net_send", "bytes_per_second", "", float64(net.Send)/8)
 	show("net_receive", "bytes_per_second", "", float64(net.Receive)/8)
+	// An old record may have two entries of a device, of which the last says what is in force. Two series of
+	// the same labels would cost all others their answer.
+	devices := map[string]cgroup.IOMax{}
 	for _, m := range l.IOMax {
+		devices[m.Device] = m.Over(devices[m.Device])
+	}
+	for _, m := range devices {
 		show("io_read", "bytes_per_second", m.Device, float64(m.ReadBPS))
 		show("io_write", "bytes_per_second", m.Device, float64(m.WriteBPS))
 		show("io_read", "operations_per_second", m.Device, float64(m.ReadIOPS))

@@ -183,6 +183,28 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A record of an earlier version with two entries of one device costs nobody the figures: of each limit the
+// last one is shown, as it is in force.
+func TestLimitsOfDeviceTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, MetricsOptions{List: func(context.Context) ([]agent.Workload, error) {
+		return []agent.Workload{{Spec: agent.Spec{Request: place.Request{ID: "batch:a/b"}}, Limits: cgroup.Limits{IOMax: []cgroup.IOMax{
+			{Device: "8:0", ReadBPS: 1 << 20, ReadIOPS: 30}, {Device: "8:0", ReadBPS: 5 << 20, WriteBPS: 2 << 20},
+		}}}}, nil
+	}})
+	want := []string{
+		`berth_workload_limit{class="BE",device="8:0",resource="io_read",unit="bytes_per_second",workload="batch:a/b"} 5.24288e+06`,
+		`berth_workload_limit{class="BE",device="8:0",resource="io_read",unit="operations_per_second",workload="batch:a/b"} 30`,
+		`berth_workload_limit{class="BE",device="8:0",resource="io_write",unit="bytes_per_second",workload="batch:a/b"} 2.097152e+06`,
+	}
+	if got := r.lines("berth_workload_limit{"); !slices.Equal(got, want) {
+		t.Errorf("%s", strings.Join(got, "\n"))
+	}
+	if got := r.lines("berth_agent_info{"); len(got) != 1 {
+		t.Errorf("of the agent: %q", got)
+	}
+}
+
 // figures has every figure that is shown, each with another value.
 func figures() []api.Figure {
 	all := []api.Figure{

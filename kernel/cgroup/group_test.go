@@ -394,6 +394,7 @@ func TestValidate(t *testing.T) {
 		{Quota: time.Millisecond, Burst: 2 * time.Millisecond}, {Idle: On, Weight: 5}, {Partition: "mine"},
 		{MemoryMax: 1}, {MemoryHigh: -2}, {MemoryLow: 4095}, {PIDsMax: -2},
 		{IOMax: []IOMax{{Device: "sda"}}}, {IOMax: []IOMax{{Device: "8:"}}}, {IOMax: []IOMax{{Device: "8:0", ReadBPS: -2}}},
+		{IOMax: []IOMax{{Device: "8:0", ReadBPS: 1}, {Device: "8:16", ReadBPS: 1}, {Device: "8:0", WriteBPS: 1}}},
 	} {
 		if err := l.Validate(); err == nil {
 			t.Errorf("%+v: accepted", l)
@@ -401,6 +402,9 @@ func TestValidate(t *testing.T) {
 	}
 	if err := (Limits{}).Validate(); err != nil {
 		t.Errorf("the zero value: %v", err)
+	}
+	if err := (Limits{IOMax: []IOMax{{Device: "8:0", ReadBPS: 1}, {Device: "8:16", ReadBPS: 1}}}).Validate(); err != nil {
+		t.Errorf("two devices: %v", err)
 	}
 }
 

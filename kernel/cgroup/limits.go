@@ -197,8 +197,13 @@ func (l Limits) Validate() error {
 	if l.Quota > 0 && l.Burst > l.Quota {
 		errs = append(errs, fmt.Errorf("burst %v: more than the quota", l.Burst))
 	}
+	devices := map[string]bool{}
 	for _, m := range l.IOMax {
 		errs = append(errs, knob.Find("readBPS").Key(m.Device))
+		if devices[m.Device] {
+			errs = append(errs, fmt.Errorf("device %q twice: put its limits together", m.Device))
+		}
+		devices[m.Device] = true
 	}
 	return errors.Join(errs...)
 }
