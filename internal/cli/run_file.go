@@ -66,7 +66,7 @@ func (f *runFlags) team(cmd *cobra.Command) (*team, error) {
 	var text []byte
 	var err error
 	if f.file == "-" {
-		text, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxBundle))
+		text, err = daemon.ReadText(cmd.InOrStdin(), "from standard input")
 	} else {
 		text, err = daemon.ReadFile(f.file)
 	}
@@ -130,9 +130,6 @@ func sizeOf(cmd *cobra.Command, s *place.State) config.Size {
 	memory, _ := kernel.ReadMemory(os.DirFS(rootDir(cmd))) // what is not known bounds nothing
 	return config.Size{CPUs: s.Topology().Online().Len(), Memory: memory.Total}
 }
-
-// maxBundle bounds what is read from a pipe.
-const maxBundle = 1 << 20
 
 // team are the commands of a file.
 type team struct {

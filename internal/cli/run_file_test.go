@@ -208,6 +208,12 @@ func TestRunFileErrors(t *testing.T) {
 			}
 		}
 	}
+	endless := "workloads: [{name: a, command: [no-such-program]}]\n" + strings.Repeat("#\n", 4<<20/2)
+	var out strings.Builder
+	code := run(t.Context(), strings.NewReader(endless), &out, &out, []string{"run", "-f", "-"})
+	if code != exitNotRun || !strings.Contains(out.String(), "read configuration from standard input: more than 4194304 bytes") {
+		t.Errorf("longer than what is read: status %d: %s", code, out.String())
+	}
 	if out, code := runBerth(t, "run", "-f", filepath.Join(dir, "none")); code != exitNotRun || !strings.Contains(out, "no such file") {
 		t.Errorf("no file: status %d: %s", code, out)
 	}
