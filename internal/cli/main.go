@@ -80,6 +80,16 @@ func (p Program) Main() {
 	os.Exit(code)
 }
 
+// endSignals are the signals that end a command. SIGHUP, of a terminal that is gone, is not one
+// where it was ignored from the start, as nohup(1) has it.
+func endSignals() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
+}
+
 // run is berth without the process: it returns the exit status.
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args []string) int {
 	return Program{}.Run(ctx, stdin, stdout, stderr, args)

@@ -158,7 +158,7 @@ func (g *team) specs() (all []agent.Spec) {
 
 func (g *team) run(ctx context.Context) (code int, err error) {
 	signals := make(chan os.Signal, 2) // the second one counts, too, if it comes before the first is looked at
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
 	ended := make(chan *member, len(g.members))
 	for _, m := range g.members {
