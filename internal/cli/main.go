@@ -136,8 +136,8 @@ func (p Program) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Wri
 	}
 	if msg := err.Error(); msg != "" {
 		// Names of others may have newlines: the text after one must not look like a
-		// message of its own.
-		fmt.Fprintln(stderr, p.Name+":", strings.ReplaceAll(msg, "\n", "\n       "))
+		// message of its own. They may have sequences that a terminal obeys, too.
+		fmt.Fprintln(stderr, p.Name+":", strings.ReplaceAll(plain.Text(msg), "\n", "\n       "))
 	}
 	return code
 }
