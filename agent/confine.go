@@ -216,7 +216,9 @@ func (g *groups) kept(c *Transition) ([]string, error) {
 		keep = append(keep, g.own)
 	}
 	for w := range c.Workloads() {
-		keep = append(keep, g.cpusetDir(w))
+		if w.Group != "" { // one without a group keeps none, and not all of them
+			keep = append(keep, g.cpusetDir(w))
+		}
 	}
 	return keep, nil
 }

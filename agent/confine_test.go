@@ -131,6 +131,47 @@ func TestGroupMadeAnewIsLeftAlone(t *testing.T) {
 	}
 }
 
+// surrounded is an Enforcer beside whose workloads the groups of the host are.
+type surrounded struct {
+	*memory
+	around *Surroundings
+}
+
+func (s *surrounded) Enforce(ctx context.Context, c *Transition) (Enforced, error) {
+	if done, err := s.memory.Enforce(ctx, c); err != nil {
+		return done, err
+	}
+	return s.around.Enforce(c, nil, func(error) {})
+}
+
+// Others are kept off the exclusive CPUs of a workload of which no group is known.
+func TestConfineBesideNoGroup(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts() {
+		w := newWorld(t, layout)
+		if len(layout.V1) == 0 {
+			w.write(w.cpusets+"/cgroup.subtree_control", "+cpuset")
+		}
+		w.opt.Confine = nil
+		w.opt.Enforcer = func(root *kernel.Root) (Enforcer, Site, error) {
+			around, err := OpenSurroundings(root, []string{"*"}, nil, cpuset.Set{})
+			if err != nil {
+				return nil, Site{}, err
+			}
+			m := &memory{groups: map[string]cpuset.Set{"": {}}}
+			return &surrounded{m, around}, Site{Backend: "memory", Dirs: around.Dirs(), Around: around}, nil
+		}
+		n := w.open()
+		own := w.place(n, spec("api", place.LSE, 2000, 0)).Grant.Own
+		for _, group := range []string{"system.slice", "web.slice"} {
+			text := strings.TrimSpace(w.tree()[w.cpusets+"/"+group+"/"+cpusFile])
+			if own.IsEmpty() || text == "" || cpuset.MustParse(text).Overlaps(own) {
+				t.Errorf("%s: %s has CPUs %q beside exclusive %s", name, group, text, own)
+			}
+		}
+	}
+}
+
 func TestNotesWhereWeightsAct(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, layouts()["v1"])

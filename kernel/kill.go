@@ -63,13 +63,13 @@ func (e *AliveError) Error() string {
 // Kill sends SIGKILL to the processes that list returns, again and again, until it
 // returns none. It gives up after 10 s, or when ctx ends, with an *AliveError that lists
 // the processes left, joined with the context's error if that was the reason. With a context that has ended
-// it sends the signal once and does not wait.
+// it sends the signal once and does not wait. A call of list that has begun is waited for.
 //
 // A process is signalled only if list returns its number while a pidfd holds on to it
 // (pidfd_open(2), Linux 5.3), so that another process that has got the number meanwhile
 // gets no signal.
 func (r *Root) Kill(ctx context.Context, list func() ([]int, error)) error {
-	bounded, cancel := context.WithTimeout(ctx, killTime)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		pids, err := list()
@@ -80,11 +80,16 @@ func (r *Root) Kill(ctx context.Context, list func() ([]int, error)) error {
 			if err := r.killListed(some, list); err != nil {
 				return err
 			}
+			if bounded.Err() != nil {
+				break
+			}
 		}
 		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), r.alive(pids))
 		case <-bounded.Done():
-			if ctx.Err() != nil {
-				return fmt.Errorf("%w: %w", ctx.Err(), r.alive(pids))
+			if pids, err = list(); err != nil || len(pids) == 0 {
+				return err
 			}
 			return r.alive(pids)
 		case <-time.After(wait):

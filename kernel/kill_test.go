@@ -123,6 +123,35 @@ func TestKillGivesUp(t *testing.T) {
 	})
 }
 
+// Many processes, and a list that is slow, do not make Kill take longer: it looks at the time
+// after each chunk of them. What has ended by then is not said to be left.
+func TestKillGivesUpOnMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		root, k := fake(t, fakekernel.V1())
+		if err := k.Block("100"); err != nil {
+			t.Fatal(err)
+		}
+		const slow = time.Second
+		began := time.Now()
+		err := root.Kill(t.Context(), func() ([]int, error) {
+			time.Sleep(slow)
+			pids := []int{100}
+			for pid := 1000; len(pids) < 40*pinned && time.Since(began) < killTime; pid++ {
+				pids = append(pids, pid)
+			}
+			return pids, nil
+		})
+		var alive *AliveError
+		if took := time.Since(began); !errors.As(err, &alive) || took > killTime+3*slow {
+			t.Fatalf("after %v: %v", took, err)
+		}
+		if len(alive.Left) != 1 || alive.Left[0].PID != 100 {
+			t.Errorf("left: %v", alive.Left)
+		}
+	})
+}
+
 func TestAliveErrorIsShort(t *testing.T) {
 	t.Parallel()
 	e := &AliveError{Left: []Alive{{PID: 1, State: "D", Frozen: "sys/fs/cgroup/freezer/x"}, {PID: 2, State: "R"}, {PID: 3}}}

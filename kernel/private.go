@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -45,8 +47,8 @@ func makePrivate(dir string, uid uint32) error {
 // CheckPrivateDir refuses a directory in which another user than this one and root
 // could make a file: one that is not this user's, that others may write to, or that lies
 // in one of those; a symbolic link included. Any user may have made /tmp/berth-UID.
-// Directories are checked from dir up to the first that is root's; there, one with the
-// sticky bit (as /tmp) is accepted.
+// All directories and symbolic links by which it is found are checked; of those around it,
+// ones with the sticky bit (as /tmp) are accepted.
 func CheckPrivateDir(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -56,49 +58,109 @@ func CheckPrivateDir(dir string) error {
 }
 
 // CheckTrustedFile refuses a file that another user than this one and root could change
-// or replace. It follows symbolic links, each of which is checked.
+// or replace. It follows symbolic links, each of which is checked, with the directories by
+// which it is found and leads on.
 func CheckTrustedFile(name string) error {
-	name, err := filepath.Abs(name)
-	if err != nil {
-		return err
+	if !filepath.IsAbs(name) { // not filepath.Abs: ".." after a link is around where that leads
+		dir, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		name = dir + "/" + name
 	}
 	return checkPrivate(name, uint32(os.Geteuid()), false)
 }
 
-func checkPrivate(at string, uid uint32, first bool) error {
-	info, err := os.Lstat(at)
+// checkPrivate checks all by which a path from the root is found, what it names first. Private
+// is true if that is to be a directory of this user's.
+func checkPrivate(name string, uid uint32, private bool) error {
+	all, err := resolve(name, !private)
 	if err != nil {
 		return err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
+	for i, c := range slices.Backward(all) {
+		if err := c.check(uid, private && i == len(all)-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// component is a directory, a symbolic link or a file on the way of a path.
+type component struct {
+	name string
+	info fs.FileInfo // of a link itself
+}
+
+// maxLinks is how many symbolic links a path may lead through (path_resolution(7)).
+const maxLinks = 40
+
+// resolve returns all by which the kernel finds what a path from the root names, in that
+// order: "/", each directory and symbolic link on the way, and what is at its end. A link
+// there is followed if follow is true.
+func resolve(name string, follow bool) ([]component, error) {
+	info, err := os.Lstat("/")
+	if err != nil {
+		return nil, err
+	}
+	all := []component{{"/", info}}
+	dir, links := "/", 0
+	for rest := strings.Split(name, "/"); len(rest) > 0; {
+		next := rest[0]
+		rest = rest[1:]
+		switch next {
+		case "", ".":
+			continue
+		case "..":
+			dir = filepath.Dir(dir)
+			continue
+		}
+		at := filepath.Join(dir, next)
+		if info, err = os.Lstat(at); err != nil {
+			return nil, err
+		}
+		all = append(all, component{at, info})
+		if info.Mode().Type() != fs.ModeSymlink || len(rest) == 0 && !follow {
+			dir = at
+			continue
+		}
+		if links++; links > maxLinks {
+			return nil, &fs.PathError{Op: "resolve", Path: name, Err: syscall.ELOOP}
+		}
+		to, err := os.Readlink(at)
+		if err != nil {
+			return nil, err
+		}
+		if filepath.IsAbs(to) {
+			dir = "/"
+		}
+		rest = append(strings.Split(to, "/"), rest...)
+	}
+	return all, nil
+}
+
+// check refuses a component that another user than uid and root could change; a private one is to
+// be a directory of uid's.
+func (c component) check(uid uint32, private bool) error {
+	stat, ok := c.info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return fmt.Errorf("%s: its owner is not known", at)
+		return fmt.Errorf("%s: its owner is not known", c.name)
 	}
 	remedy := "choose another place (XDG_RUNTIME_DIR, --state)"
-	if !first {
+	if !private {
 		remedy = "chown it, or choose another place"
 	}
-	link := info.Mode().Type() == fs.ModeSymlink
-	sticky := info.IsDir() && info.Mode()&fs.ModeSticky != 0 && !first
+	mode := c.info.Mode()
+	sticky := mode.IsDir() && mode&fs.ModeSticky != 0 && !private
 	switch {
-	case stat.Uid != uid && (first || stat.Uid != 0):
-		return fmt.Errorf("%s: belongs to another user (%d), who could change what is in it; %s", at, stat.Uid, remedy)
-	case first && !info.IsDir():
-		return fmt.Errorf("%s: not a directory", at)
-	case !link && info.Mode().Perm()&0o022 != 0 && !sticky:
-		return fmt.Errorf("%s: others may write to it (mode %#o); chmod go-w it", at, info.Mode().Perm())
-	case link:
-		to, err := filepath.EvalSymlinks(at)
-		if err != nil {
-			return err
-		}
-		if err := checkPrivate(to, uid, false); err != nil {
-			return err
-		}
-	case stat.Uid != uid || at == filepath.Dir(at):
-		return nil
+	case stat.Uid != uid && (private || stat.Uid != 0):
+		return fmt.Errorf("%s: belongs to another user (%d), who could change what is in it; %s", c.name, stat.Uid, remedy)
+	case private && !mode.IsDir():
+		return fmt.Errorf("%s: not a directory", c.name)
+	case mode.Type() != fs.ModeSymlink && mode.Perm()&0o022 != 0 && !sticky:
+		return fmt.Errorf("%s: others may write to it (mode %#o); chmod go-w it", c.name, mode.Perm())
 	}
-	return checkPrivate(filepath.Dir(at), uid, false)
+	return nil
 }
 
 // OpenPrivateFile opens a file, made with mode 0600 if flag has os.O_CREATE, and

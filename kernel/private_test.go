@@ -230,6 +230,11 @@ func TestTrustedFile(t *testing.T) {
 		"in another's":      {func(home, _ string) error { return os.Chown(home, 65534, 65534) }, "another user", true},
 		"gone":              {func(_, name string) error { return os.Remove(name) }, "no such file", false},
 		"a link to nowhere": {func(_, name string) error { return relink(name, "/proc/1/does-not-exist") }, "no such file", false},
+		"a link to itself":  {func(_, name string) error { return relink(name, name) }, "too many levels of symbolic links", false},
+		"links":             {func(home, name string) error { return relinkBy(name, home+"/middle") }, "", false},
+		"another's link on the way": {func(home, name string) error {
+			return errors.Join(relinkBy(name, home+"/middle"), os.Lchown(home+"/middle", 65534, 65534))
+		}, "/middle: belongs to another user", true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -250,6 +255,32 @@ func TestTrustedFile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTrustedFileAroundLink has ".." after a link to a directory, in the name of a file and in
+// what a link leads to: it is the directory around the one that the link leads to.
+func TestTrustedFileAroundLink(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give files away")
+	}
+	home := privateHome(t)
+	theirs := home + "/theirs"
+	err := errors.Join(given(theirs), os.Mkdir(theirs+"/sub", 0o755), os.WriteFile(theirs+"/node.yaml", nil, 0o644), os.WriteFile(home+"/node.yaml", nil, 0o644),
+		os.Symlink("theirs/sub", home+"/dir"), os.Symlink("dir/../node.yaml", home+"/link"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"dir/../node.yaml", "link"} {
+		if err := CheckTrustedFile(home + "/" + name); err == nil || !strings.Contains(err.Error(), "/theirs: belongs to another user") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// relinkBy makes name a link to a link, between, to what name was.
+func relinkBy(name, between string) error {
+	return errors.Join(os.Rename(name, name+".own"), os.Symlink(filepath.Base(name)+".own", between), os.Symlink(filepath.Base(between), name))
 }
 
 func relink(name, to string) error {

@@ -85,7 +85,7 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 		case begun && !isCurrent:
 			report.Stale = append(report.Stale, owner)
 			if !dry {
-				errs = append(errs, os.Remove(l.name))
+				errs = append(errs, IgnoreAbsent(os.Remove(l.name)))
 			}
 		case dry:
 			ground := root.ground()
@@ -108,7 +108,7 @@ func restore(root *Root, dir string, dry bool) (Report, error) {
 				left = left || Stays(item.Outcome)
 			}
 			if !left {
-				errs = append(errs, os.Remove(l.name))
+				errs = append(errs, IgnoreAbsent(os.Remove(l.name)))
 			}
 		}
 	}

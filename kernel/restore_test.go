@@ -113,6 +113,37 @@ func TestRestoreKilled(t *testing.T) {
 	}
 }
 
+// removing is Files under which somebody else removes an undo log at each write.
+type removing struct {
+	Files
+	log string
+}
+
+func (r removing) WriteFile(name, data string) error {
+	_ = os.Remove(r.log)
+	return r.Files.WriteFile(name, data)
+}
+
+// A log that somebody else removes while it is undone is no error.
+func TestRestoreLogRemoved(t *testing.T) {
+	t.Parallel()
+	root, k, plan := host(t, "existing")
+	before := tree(t, k)
+	j, dir := undoLog(t, root)
+	if _, err := Apply(root, plan, j); err != nil {
+		t.Fatal(err)
+	}
+	name := j.Path()
+	die(t, j)
+	if _, err := Restore(NewRoot(root.Name(), removing{k, name}), dir); err != nil {
+		t.Error(err)
+	}
+	sameTree(t, k, before)
+	if got := files(t, dir); len(got) > 0 {
+		t.Errorf("undo logs left: %v", got)
+	}
+}
+
 // TestRestoreOddFiles has files among the undo logs that are none: they are
 // reported, and the others are restored.
 func TestRestoreOddFiles(t *testing.T) {

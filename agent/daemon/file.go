@@ -201,7 +201,13 @@ func ReadFile(name string) ([]byte, error) {
 	}
 	defer f.Close()
 	_ = f.SetReadDeadline(time.Now().Add(pipePatience)) // files on a disk have none, and come to their end
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	return ReadText(f, name)
+}
+
+// ReadText returns the text of a configuration, to its end; name is for errors. One of
+// more than 4 MiB is an error.
+func ReadText(r io.Reader, name string) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}

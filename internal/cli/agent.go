@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -90,8 +89,7 @@ Exit status: 0 after a signal, 1 if it cannot go on, or a file is not valid,
 				opt.Log = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 			}
 			opt.Web = webHandler(root, rootDir(cmd), opt.Log)
-			hangup := make(chan os.Signal, 1)
-			signal.Notify(hangup, syscall.SIGHUP)
+			hangup := Hangups()
 			defer signal.Stop(hangup)
 			opt.Reload, opt.Supervisor = hangup, supervisor()
 			ignoreSIGPIPE()

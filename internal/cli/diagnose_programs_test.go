@@ -281,6 +281,24 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// A name of a group that another user has chosen has no sequence of a terminal in an error.
+func TestFindSaysNamesOfOthers(t *testing.T) {
+	t.Parallel()
+	dir := playedGroups(t, "a\x1b[2J", "b")
+	for _, pid := range []string{"100", "101"} {
+		fakekernel.Plant(t, filepath.Join(dir, "proc", pid, "comm"), "web\n")
+	}
+	host, err := observe.Open(observe.Config{Root: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	const want = `web: processes of that name are in 2 groups: a\u001b[2J, b; name one of them`
+	if _, err := (&observation{host: host}).find("web"); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // spinner is a program of its own name that keeps a CPU busy until the test ends.
 func spinner(t *testing.T, name string) {
 	t.Helper()

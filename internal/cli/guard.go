@@ -60,9 +60,9 @@ which it is at the start.
 A group yields at the level where its path and the victim's part, so the guard acts
 on a group of several only if all of them are best effort.
 
-Whenever it ends, by Ctrl-C, SIGTERM, --for or an error, it restores everything. After
-a kill, berth guard off, the next berth guard or berth restore does. Only one guard
-that may act runs on a host.
+Whenever it ends, by Ctrl-C, SIGTERM, SIGHUP (the terminal is gone), --for or an error,
+it restores everything. After a kill, berth guard off, the next berth guard or berth
+restore does. Only one guard that may act runs on a host.
 
 As root it arms the run-queue probe while it is needed (eBPF programs that run at every
 context switch): then a neighbour on the CPU is found after three windows of 40 ms,

@@ -68,16 +68,39 @@ func Main() { Program{}.Main() }
 
 // Main runs the program as this process, and ends it with the exit status.
 func (p Program) Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	// A second signal ends a command that still waits. A signal that follows at once is
-	// the first one again, passed on by a parent.
+	// the first one again, passed on by a parent. SIGHUP comes from the terminal and from
+	// its shell: it ends nothing that still restores, nor does an output whose reader the
+	// same signal has ended.
 	context.AfterFunc(ctx, func() {
+		ignoreSIGPIPE()
 		time.Sleep(time.Second)
+		signal.Ignore(syscall.SIGHUP)
 		stop()
 	})
 	code := p.Run(ctx, os.Stdin, os.Stdout, os.Stderr, os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+// endSignals are the signals that end a command. SIGHUP, of a terminal that is gone, is not one
+// where it was ignored from the start, as nohup(1) has it.
+func endSignals() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
+}
+
+// Hangups receives SIGHUP from now on, until signal.Stop, for a verb that reads its
+// configuration again then: it does not end the context of Main any more.
+func Hangups() chan os.Signal {
+	signal.Reset(syscall.SIGHUP)
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	return again
 }
 
 // run is berth without the process: it returns the exit status.
@@ -113,8 +136,8 @@ func (p Program) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Wri
 	}
 	if msg := err.Error(); msg != "" {
 		// Names of others may have newlines: the text after one must not look like a
-		// message of its own.
-		fmt.Fprintln(stderr, p.Name+":", strings.ReplaceAll(msg, "\n", "\n       "))
+		// message of its own. They may have sequences that a terminal obeys, too.
+		fmt.Fprintln(stderr, p.Name+":", strings.ReplaceAll(plain.Text(msg), "\n", "\n       "))
 	}
 	return code
 }

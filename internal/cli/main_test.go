@@ -3,8 +3,12 @@ package cli
 import (
 	"bytes"
 	"context"
+	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/internal/fakekernel"
@@ -26,6 +30,61 @@ func plant(t *testing.T, files map[string]string) (root string) {
 		fakekernel.Plant(t, filepath.Join(root, name), text)
 	}
 	return root
+}
+
+// SIGHUP, of a terminal that is gone, ends a command in order; where it is ignored, it ends none.
+func TestHangup(t *testing.T) {
+	t.Parallel()
+	args := []string{"guard", "--root", playedGroups(t, "web"), "--sensitive", "web"}
+	begin := func(c *exec.Cmd) {
+		said := filepath.Join(t.TempDir(), "said")
+		f, err := os.Create(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c.Stderr = f
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill() }) // where the test gave up
+		waitFor(t, "the guard runs", func() bool { text, _ := os.ReadFile(said); return bytes.Contains(text, []byte("guarding web")) })
+	}
+	c := ignoringHangup(t, args...)
+	begin(c)
+	if !ignoresHangup(t, c) {
+		t.Error("it does not ignore SIGHUP any more")
+	}
+	_ = c.Process.Signal(syscall.SIGTERM)
+	if err := c.Wait(); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("needs SIGHUP, which is ignored here, as below nohup(1)")
+	}
+	c = berthProcess(t, args...)
+	begin(c)
+	_ = c.Process.Signal(syscall.SIGHUP)
+	if err := c.Wait(); err != nil {
+		t.Errorf("SIGHUP: %v", err)
+	}
+}
+
+// A verb that reads its configuration again at SIGHUP has it to itself. It is not parallel, as
+// the signal is sent to all of this process.
+func TestHangups(t *testing.T) {
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, syscall.SIGHUP)
+	defer signal.Stop(ends)
+	again := Hangups()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	<-again
+	signal.Stop(again) // waits until the signal is with all who receive it
+	if len(ends) > 0 {
+		t.Error("SIGHUP ends the command, too")
+	}
 }
 
 func TestCompletionOfUnknownShell(t *testing.T) {

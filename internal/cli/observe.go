@@ -207,7 +207,7 @@ func groupsOf(cmd *cobra.Command, host *observe.Observer) (all []observe.Group, 
 	}
 	workloads, err := workloadGroups(cmd, host)
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "berth: workloads are shown by their groups: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "berth: workloads are shown by their groups: %v\n", plain.Line(err.Error()))
 	}
 	for group := range workloads {
 		if i, found := slices.BinarySearch(leaves, group); !found {

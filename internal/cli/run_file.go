@@ -66,7 +66,7 @@ func (f *runFlags) team(cmd *cobra.Command) (*team, error) {
 	var text []byte
 	var err error
 	if f.file == "-" {
-		text, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxBundle))
+		text, err = daemon.ReadText(cmd.InOrStdin(), "from standard input")
 	} else {
 		text, err = daemon.ReadFile(f.file)
 	}
@@ -131,9 +131,6 @@ func sizeOf(cmd *cobra.Command, s *place.State) config.Size {
 	return config.Size{CPUs: s.Topology().Online().Len(), Memory: memory.Total}
 }
 
-// maxBundle bounds what is read from a pipe.
-const maxBundle = 1 << 20
-
 // team are the commands of a file.
 type team struct {
 	flags   *runFlags
@@ -161,7 +158,7 @@ func (g *team) specs() (all []agent.Spec) {
 
 func (g *team) run(ctx context.Context) (code int, err error) {
 	signals := make(chan os.Signal, 2) // the second one counts, too, if it comes before the first is looked at
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
 	ended := make(chan *member, len(g.members))
 	for _, m := range g.members {

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -145,6 +148,58 @@ func TestRunFileInterrupted(t *testing.T) {
 	}
 }
 
+// Where SIGHUP is ignored, as below nohup(1), it does not end the commands.
+func TestRunFileHangup(t *testing.T) {
+	t.Parallel()
+	needsNode(t)
+	name, dir := workloadName(t), t.TempDir()
+	file := bundle(t, [3]string{name, fmt.Sprintf("touch %[1]s/runs; until [ -e %[1]s/end ]; do sleep 0.01; done", dir)})
+	c := ignoringHangup(t, "run", "-f", file)
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill() }) // where the test gave up
+	waitFor(t, "the command runs", func() bool { _, err := os.Stat(dir + "/runs"); return err == nil })
+	if !ignoresHangup(t, c) {
+		t.Error("it does not ignore SIGHUP any more")
+	}
+	if err := errors.Join(c.Process.Signal(syscall.SIGHUP), os.WriteFile(dir+"/end", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err != nil || !strings.Contains(out.String(), name+" has ended with status 0") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// ignoringHangup is berthProcess below a shell that ignores SIGHUP.
+func ignoringHangup(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := berthProcess(t, args...)
+	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", exe}, args...)
+	return c
+}
+
+// ignoresHangup reports whether a process ignores SIGHUP, the first signal of proc_pid_status(5).
+func ignoresHangup(t *testing.T, c *exec.Cmd) bool {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nSigIgn:")
+	mask, err := strconv.ParseUint(strings.Fields(rest)[0], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mask&1 != 0
+}
+
 func TestRunFileDryRun(t *testing.T) {
 	t.Parallel()
 	needsGroups(t)
@@ -207,6 +262,12 @@ func TestRunFileErrors(t *testing.T) {
 				t.Errorf("%s: status %d, want %d with %q:\n%s", name, code, c.want, says, out)
 			}
 		}
+	}
+	endless := "workloads: [{name: a, command: [no-such-program]}]\n" + strings.Repeat("#\n", 4<<20/2)
+	var out strings.Builder
+	code := run(t.Context(), strings.NewReader(endless), &out, &out, []string{"run", "-f", "-"})
+	if code != exitNotRun || !strings.Contains(out.String(), "read configuration from standard input: more than 4194304 bytes") {
+		t.Errorf("longer than what is read: status %d: %s", code, out.String())
 	}
 	if out, code := runBerth(t, "run", "-f", filepath.Join(dir, "none")); code != exitNotRun || !strings.Contains(out, "no such file") {
 		t.Errorf("no file: status %d: %s", code, out)

@@ -430,16 +430,14 @@ func TestRunUnprivileged(t *testing.T) {
 	}
 }
 
-// TestRunOnTerminal stops, continues and interrupts a command as a shell's user
-// does.
-func TestRunOnTerminal(t *testing.T) {
-	t.Parallel()
-	needsNode(t)
+// pseudoTerminal is one until the test ends: what a program writes to its side, the terminal reads.
+func pseudoTerminal(t *testing.T) (terminal, side *os.File) {
+	t.Helper()
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("needs a pseudo-terminal: %v", err)
 	}
-	defer terminal.Close()
+	t.Cleanup(func() { terminal.Close() })
 	fd := int(terminal.Fd())
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
@@ -448,11 +446,32 @@ func TestRunOnTerminal(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs a pseudo-terminal: %v", err)
 	}
-	side, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	side, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("needs a pseudo-terminal: %v", err)
 	}
-	defer side.Close()
+	t.Cleanup(func() { side.Close() })
+	return terminal, side
+}
+
+// An error that has a name of somebody else's choice has no sequence that a terminal obeys.
+func TestErrorOnTerminal(t *testing.T) {
+	t.Parallel()
+	terminal, side := pseudoTerminal(t)
+	const name = "/no\x1b[2J\x1b[31m\rsuch"
+	code := run(t.Context(), strings.NewReader(""), side, side, []string{"guard", "--replay", name})
+	seen := expectOn(t, terminal, "no such file")
+	if code != exitError || !strings.Contains(seen, `/no\u001b[2J\u001b[31m such`) || strings.Contains(seen, "\x1b") {
+		t.Errorf("status %d: %q", code, seen)
+	}
+}
+
+// TestRunOnTerminal stops, continues and interrupts a command as a shell's user
+// does.
+func TestRunOnTerminal(t *testing.T) {
+	t.Parallel()
+	needsNode(t)
+	terminal, side := pseudoTerminal(t)
 	// Field 5 is the process group, 8 that of the terminal's foreground.
 	c := berthProcess(t, "run", "-q", "--", "sh", "-c", `trap 'echo interrupted; exit 42' INT
 test -t 0 && test -t 1 && test "$(cut -d' ' -f5 /proc/$$/stat)" = "$(cut -d' ' -f8 /proc/$$/stat)" && echo foreground
@@ -488,8 +507,8 @@ while :; do sleep 0.05; done`)
 	}
 }
 
-// expectOn reads from a terminal until a word comes.
-func expectOn(t *testing.T, terminal *os.File, word string) {
+// expectOn reads from a terminal until a word comes, and returns what it has read.
+func expectOn(t *testing.T, terminal *os.File, word string) string {
 	t.Helper()
 	if err := terminal.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Logf("no deadline: %v", err)
@@ -502,6 +521,7 @@ func expectOn(t *testing.T, terminal *os.File, word string) {
 			t.Fatalf("waiting for %q: %v after %q", word, err, seen)
 		}
 	}
+	return string(seen)
 }
 
 // elsewhere is what a node says that may not place beside another one, such as that of a kubelet

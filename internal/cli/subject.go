@@ -73,7 +73,7 @@ func (o *observation) find(name string) (string, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("%s: processes of that name are in %d groups: %s; name one of them", name, len(found), strings.Join(found, ", "))
+		return "", fmt.Errorf("%s: processes of that name are in %d groups: %s; name one of them", name, len(found), plain.Line(strings.Join(found, ", ")))
 	}
 	return found[0], nil
 }

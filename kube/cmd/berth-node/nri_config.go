@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +19,7 @@ import (
 	"berth.dev/berth/agent/config"
 	"berth.dev/berth/agent/daemon"
 	"berth.dev/berth/cpuset"
+	"berth.dev/berth/internal/cli"
 	"berth.dev/berth/internal/plain"
 	"berth.dev/berth/internal/strictyaml"
 	"berth.dev/berth/kernel"
@@ -103,8 +103,7 @@ func (f *nriFlags) run(cmd *cobra.Command, root *kernel.Root, c *config.NodeConf
 	ctx := cmd.Context()
 	changed := make(chan struct{}, 1)
 	if f.config != "" {
-		again := make(chan os.Signal, 1)
-		signal.Notify(again, syscall.SIGHUP)
+		again := cli.Hangups()
 		defer signal.Stop(again)
 		go func() {
 			err := daemon.Follow(ctx, f.config, again, func() {
