@@ -223,6 +223,12 @@ func TestRestoreWeaker(t *testing.T) {
 	at.hold(l.now, 0) // the trial went well
 	l.relax(t.Context(), at)
 	active("back to the one before", 4.8)
+	l.restore(t.Context(), at, &Effect{}, "")
+	active("and it was needed", 4.8, 4)
+	l.escalations = []*escalation{at}
+	if l.Release(t.Context()); len(l.overrides.all) > 0 {
+		t.Errorf("active after a release: %v", l.overrides.active())
+	}
 }
 
 // What a step is compared by: the symptom and what others imposed just before, and the run delay. A further

@@ -391,8 +391,8 @@ func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect, why 
 		at.hold(l.now, at.wait)
 		return
 	}
-	if n := len(at.steps); n > 0 && at.trial.to != nil && same(&at.steps[n-1].action, at.trial.to) {
-		at.steps = at.steps[:n-1]
+	if n, to := len(at.steps), at.trial.to; n > 0 && to != nil && !same(to, s.before) && same(&at.steps[n-1].action, to) {
+		at.steps = at.steps[:n-1] // the weaker one; that before the step stays
 	}
 	s.at, s.strength, s.imposed = l.cfg.Now(), effect.After, at.imposed.last()
 	if d := l.delayBefore(at, s.action.Suspect, min(at.seen.windows, mostWindows)); d.total > 0 && !s.undecided {
