@@ -59,12 +59,16 @@ func (o *Observer) unfocus(group string) error {
 	return err
 }
 
-// renew opens anew what is of other CPUs now, and what could not be opened before.
+// renew opens anew what is of other CPUs now, and what could not be opened before. It has the probe watch groups that
+// were made anew under their names, and those made below groups in focus.
 func (o *Observer) renew() error {
 	var errs []error
 	for group, r := range o.focus {
 		errs = append(errs, r.Move(o.usable(group)))
 		r.Retry()
+	}
+	if o.queue != nil && (o.armed || o.cfg.Probe) {
+		o.queue.watch(sortedKeys(o.focus), o.last)
 	}
 	return errors.Join(errs...)
 }

@@ -258,6 +258,31 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A group that is made anew while the probe is armed is watched again by the next look for new groups.
+func TestMadeAnewWhileArmed(t *testing.T) {
+	t.Parallel()
+	p := &countingProbe{fakeProbe: &fakeProbe{}}
+	o := open(t, plant(t))
+	o.queue, o.armed = newQueue(p, ""), true
+	if err := o.Focus([]string{"a.slice/api"}); err != nil {
+		t.Fatal(err)
+	}
+	tick := func(now watch.Time, added int) {
+		t.Helper()
+		p.added = 0
+		if _, err := o.Tick(now, nil); err != nil || p.added != added {
+			t.Errorf("at %v: the group is added %d times, want %d; %v", time.Duration(now), p.added, added, err)
+		}
+	}
+	tick(watch.Second, 1)
+	p.stale = "/a.slice/api"
+	tick(2*watch.Second, 0) // it is looked for now and then only
+	tick(watch.Second+rescan, 2)
+	if p.stale != "" {
+		t.Errorf("%s is another group by now, and still not watched", p.stale)
+	}
+}
+
 // share are culprits with the same wait each, by id.
 func shares(ids ...uint64) (all []runq.Share) {
 	for _, id := range ids {
