@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/guard/actuate"
@@ -217,6 +218,41 @@ func TestAncestors(t *testing.T) {
 		if w := r.ancestor(of); w.Protected != protected || w.Class != place.BE {
 			t.Errorf("%s: protected %v, want %v", of, w.Protected, protected)
 		}
+	}
+}
+
+// unfocusable is a model whose groups cannot be looked at closely at first.
+type unfocusable struct {
+	*model
+	asked int
+}
+
+func (u *unfocusable) Focus(groups []string) error {
+	if u.asked++; u.asked == 1 {
+		return syscall.EMFILE
+	}
+	return u.model.Focus(groups)
+}
+
+// What could not be focused on is tried again by the next slow window, and what is in focus is not.
+func TestFocusIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	u := &unfocusable{model: newModel()}
+	o := u.options(control.Observe)
+	o.Sensors = u
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add(Workload{Group: "svc/web", Class: place.LSR, Sensitive: true}, true, false)
+	r.known.sort()
+	for window, asked := range []int{1, 2, 2} {
+		if r.attend(watch.Time(window+1) * watch.Second); u.asked != asked {
+			t.Errorf("after %d windows it was asked %d times, want %d", window+1, u.asked, asked)
+		}
+	}
+	if !slices.Equal(u.focus, []string{"svc/web"}) {
+		t.Errorf("in focus are %q", u.focus)
 	}
 }
 

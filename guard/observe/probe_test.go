@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -280,6 +281,28 @@ func TestMadeAnewWhileArmed(t *testing.T) {
 	tick(watch.Second+rescan, 2)
 	if p.stale != "" {
 		t.Errorf("%s is another group by now, and still not watched", p.stale)
+	}
+}
+
+// A group that cannot be opened does not keep others out of focus, and is tried again by the next call.
+func TestFocusOnOneFails(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	dir := filepath.Join(root, cgroupDir, "a-loop")
+	if err := os.Symlink("a-loop", dir); err != nil {
+		t.Fatal(err)
+	}
+	groups := []string{"a-loop", "b.slice"}
+	if err := o.Focus(groups); !errors.Is(err, syscall.ELOOP) || o.focus["a-loop"] != nil || o.focus["b.slice"] == nil {
+		t.Errorf("in focus are %q; %v", sortedKeys(o.focus), err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, map[string]string{cgroupDir + "a-loop/cpu.stat": "usage_usec 1000\n"})
+	if err := o.Focus(groups); err != nil || o.focus["a-loop"] == nil {
+		t.Errorf("in focus are %q; %v", sortedKeys(o.focus), err)
 	}
 }
 
