@@ -43,18 +43,26 @@ func (l *Loop) checkDrift(ctx context.Context) {
 }
 
 // drifted handles a change by another writer. Reverting first leaves that writer's value,
-// which is then the original one that is restored in the end.
+// which is then the original one that is restored in the end. A group that was made anew under
+// its name has its own settings, and nobody has changed them.
 func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	a := *k.now
-	count, yielded := l.overrides.drift.Found(k.target, l.overrides.instant(l.now))
-	who := "somebody else"
-	if w := l.byGroup[a.Group]; w != nil && w.Writer != "" {
-		who = "somebody else, most likely " + w.Writer + ","
-	}
-	text := fmt.Sprintf("%s has set %s to %q", who, found.Path, found.From)
 	_, err := l.act.Revert(ctx, a)
+	anew := errors.Is(err, fs.ErrNotExist) && !l.remedy(a.Remedy).Sends() // a class may have been removed alone
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged) {
 		err = nil
+	}
+	var text string
+	count, yielded := 0, false
+	if anew {
+		text = a.Group + " was made anew"
+	} else {
+		count, yielded = l.overrides.drift.Found(k.target, l.overrides.instant(l.now))
+		who := "somebody else"
+		if w := l.byGroup[a.Group]; w != nil && w.Writer != "" {
+			who = "somebody else, most likely " + w.Writer + ","
+		}
+		text = fmt.Sprintf("%s has set %s to %q", who, found.Path, found.From)
 	}
 	if yielded {
 		l.overrides.forget(k, err != nil)

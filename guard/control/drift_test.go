@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,31 @@ func TestDrift(t *testing.T) {
 		for _, e := range r.run(10 * time.Minute) {
 			if e.Action != nil && e.Action.Remedy == detect.Weight {
 				t.Errorf("tried again: %v", e)
+			}
+		}
+	})
+}
+
+// A group that is made anew under its name, however often, has the remedy again: that is no other writer's change.
+func TestMadeAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
+		w := at100(t, n)
+		r := w.runner(enforce())
+		r.run(onset + 5*time.Second)
+		w.fail = func(_ int, call string) error {
+			if call == "revert" {
+				return &fs.PathError{Op: "revert", Path: "pods/batch/cpu.idle", Err: fs.ErrNotExist}
+			}
+			return nil
+		}
+		for i := range 5 {
+			w.drift = map[string]string{"pods/batch weight": "0"}
+			events := r.run(11 * time.Second)
+			if told(events) != "restored weight pods/batch: idle\n" || !strings.Contains(events[0].Text, "pods/batch was made anew") || len(w.drift) > 0 {
+				t.Errorf("made anew %d times: events\n%s", i+1, told(events))
 			}
 		}
 	})
