@@ -199,6 +199,35 @@ func TestSettingsAreReadAgain(t *testing.T) {
 	}
 }
 
+// A suspect that the host has come to depend on is protected, and one that yields no more is not best effort, as soon
+// as its settings are read again; and back again likewise.
+func TestClassIsReadAgain(t *testing.T) {
+	t.Parallel()
+	idle := actuate.Settings{Limits: cgroup.Limits{Idle: cgroup.On}}
+	of := map[string]actuate.Settings{"batch": idle}
+	r := settledRunner(t, of)
+	r.add(Workload{Group: "web", Class: place.LSR, Sensitive: true}, true, true)
+	r.add(Workload{Group: "batch", Class: place.LS}, false, true)
+	r.known.sort()
+	for i, tc := range []struct {
+		is        actuate.Settings
+		class     place.Class
+		protected bool
+	}{
+		{idle, place.BE, false},
+		{actuate.Settings{}, place.LS, false},
+		{actuate.Settings{Essential: "it runs sshd"}, place.LS, true},
+		{idle, place.BE, false},
+	} {
+		of["batch"] = tc.is
+		all := r.workloads([]detect.Finding{{Victim: "web", Suspect: "batch", Resource: detect.Memory}}, watch.Second, false)
+		w := all[slices.IndexFunc(all, func(w control.Workload) bool { return w.Group == "batch" })]
+		if w.Class != tc.class || w.Protected != tc.protected || w.Why != tc.is.Essential {
+			t.Errorf("%d: %v, protected %v, as %q; want %v, %v", i, w.Class, w.Protected, w.Why, tc.class, tc.protected)
+		}
+	}
+}
+
 // Groups around others can be acted on if there is nothing but best effort in them, and no process of their
 // own; not if one in them is protected.
 func TestAncestors(t *testing.T) {
