@@ -381,9 +381,15 @@ func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect)
 	}
 }
 
-// restore applies again what a trial took away, which has to show again that it helps.
+// restore applies again what a trial took away, which has to show again that it helps. What must not be any more, as
+// the group is protected now, or gone, stays taken away.
 func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect, why string) {
 	s := at.trial.step
+	if refusal := l.permits(s.action); refusal != "" {
+		l.emit(Reverted, &s, Event{Effect: effect, Text: refusal})
+		at.hold(l.now, l.cfg.Hold)
+		return
+	}
 	changes, err := l.overrides.set(ctx, at.owner(), s.action)
 	at.wait = min(2*at.wait, l.maxHold())
 	if err != nil {
