@@ -112,12 +112,13 @@ func (l *Loop) spare(ctx context.Context, k *override, differs []Change) {
 }
 
 // Reapply applies again what is active, as the writer of the base values has removed the
-// overrides for a change below them. What does not fit any more is given up.
+// overrides for a change below them. What does not fit any more is given up; what is to be
+// reverted still, or would be active in mode Preview, is not applied.
 func (l *Loop) Reapply(ctx context.Context) []Event {
 	l.now, l.events = l.cfg.Now(), nil
 	for _, k := range slices.Clone(l.overrides.all) {
-		if k.now == nil {
-			continue
+		if k.now == nil || l.overrides.preview || l.overrides.strongest(k) == nil {
+			continue // it is not active, or to be reverted
 		}
 		a := *k.now
 		_, err := l.act.Apply(ctx, a)

@@ -259,3 +259,36 @@ func TestReapply(t *testing.T) {
 		}
 	})
 }
+
+// What is to be reverted still is not applied again, whatever the mode, nor is what would be active in mode preview.
+func TestReapplyOfNothing(t *testing.T) {
+	t.Parallel()
+	reapplied := func(t *testing.T, r *runner, when string) {
+		t.Helper()
+		clear(r.force)
+		if events := r.loop.Reapply(t.Context()); len(r.force) > 0 || len(events) > 0 {
+			t.Errorf("%s: active %v, events %v", when, r.force, events)
+		}
+	}
+	for _, mode := range []control.Mode{control.Observe, control.Preview} {
+		synctest.Test(t, func(t *testing.T) {
+			w := at100(t, hog("pods/batch", 2))
+			r := w.runner(enforce())
+			r.run(onset + 5*time.Second)
+			w.fail = func(int, string) error { return errRefused }
+			if _, err := r.loop.SetMode(t.Context(), mode); err == nil || len(w.force) == 0 {
+				t.Fatalf("it is reverted: %v", err)
+			}
+			w.fail = nil
+			reapplied(t, r, fmt.Sprintf("owed in mode %v", mode))
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		r := w.runner(control.Config{Mode: control.Preview})
+		if r.run(onset + 5*time.Second); len(r.loop.Active()) == 0 {
+			t.Fatal("nothing would be active")
+		}
+		reapplied(t, r, "preview")
+	})
+}
