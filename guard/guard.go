@@ -238,8 +238,10 @@ type Runner struct {
 	armed   bool
 	noProbe error
 	focus   []string
-	sentry  sentry
-	outside outsiders
+	// unfocused says that not all of these could be focused on: it is tried again.
+	unfocused bool
+	sentry    sentry
+	outside   outsiders
 	// interrupts are read along with outside.
 	interrupts interrupts
 	glanced    []watch.Sample

@@ -43,7 +43,9 @@ type inventory struct {
 
 // member is one group.
 type member struct {
-	Workload
+	Workload          // with the class, and the protection, that its settings give it
+	as       Workload // as it was described
+	told     bool     // by the caller
 	settings actuate.Settings
 	seen     bool // by the last look
 	// waits has a bit per slow window, the newest lowest: it waited for CPU.
@@ -134,17 +136,11 @@ func (r *Runner) add(w Workload, told, read bool) {
 		m = &member{}
 		r.known.all[w.Group] = m
 	}
-	m.seen = true
-	m.Workload = w
-	if r.o.Actuator != nil {
-		if read {
-			r.readSettings(m)
-		}
-		if !told && !r.o.OnlyNamed && (m.settings.BestEffort() || r.underBestEffort(path.Dir(w.Group))) {
-			m.Class = place.BE
-		}
+	m.seen, m.Workload, m.as, m.told = true, w, w, told
+	if r.o.Actuator != nil && read {
+		r.readSettings(m)
 	}
-	m.Protected = m.Protected || m.settings.Essential != ""
+	r.classify(m)
 	as := detect.Workload{Group: w.Group, Sensitive: w.Sensitive, Yields: m.settings.Yields()}
 	if r.o.Sensors != nil && r.known.cares {
 		as.CPUs = r.o.Sensors.CPUs(w.Group)
@@ -159,6 +155,14 @@ func (r *Runner) readSettings(m *member) {
 		return
 	}
 	m.settings = s
+}
+
+// classify finds a group's class and protection by how it was described and by its settings.
+func (r *Runner) classify(m *member) {
+	m.Class, m.Protected = m.as.Class, m.as.Protected || m.settings.Essential != ""
+	if r.o.Actuator != nil && !m.told && !r.o.OnlyNamed && (m.settings.BestEffort() || r.underBestEffort(path.Dir(m.Group))) {
+		m.Class = place.BE
+	}
 }
 
 // underBestEffort reports whether a group, or one around it, is set to yield to all others.
@@ -375,6 +379,7 @@ func (r *Runner) refresh(about []detect.Finding, now watch.Time) {
 			for at := name; at != "." && at != "" && at != "/"; at = path.Dir(at) {
 				if m := r.known.all[at]; m != nil {
 					r.readSettings(m)
+					r.classify(m)
 				} else if _, above := r.known.ancestors[at]; above {
 					if s, err := r.o.Actuator.Settings(at); err == nil {
 						r.known.ancestors[at] = s

@@ -96,8 +96,9 @@ func (r *Runner) readOutsiders(now watch.Time) {
 	if err != nil {
 		return
 	}
+	first := r.outside.used == nil // what it tells of processes is an average over the time without readings
 	r.outside.take(now, samples)
-	if len(r.o.Outsiders) == 0 || r.o.Actuator == nil {
+	if first || len(r.o.Outsiders) == 0 || r.o.Actuator == nil {
 		return
 	}
 	busy := s.BusyOutsiders(leastOutsider)

@@ -137,6 +137,31 @@ func TestActsOnOutsiders(t *testing.T) {
 	}
 }
 
+// Nobody is acted on by the first reading after a rest: what processes used is an average over all of that.
+func TestOutsidersAfterARest(t *testing.T) {
+	t.Parallel()
+	m := &outside{model: newModel()}
+	o := m.options(control.Enforce)
+	o.Sensors, o.Actuator, o.Outsiders = m, m, []OutsiderUse{OutsidersIdle}
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.outside.until = 10 * watch.Second
+	for _, tc := range []struct {
+		at  watch.Time
+		all int
+	}{{watch.Second, 0}, {2 * watch.Second, 1}, {10 * watch.Second, 0}} {
+		if r.readOutsiders(tc.at); len(r.outside.actable) != tc.all {
+			t.Errorf("at %v: %v, want %d", time.Duration(tc.at), r.outside.actable, tc.all)
+		}
+	}
+	r.outside.until = 20 * watch.Second
+	if r.readOutsiders(11 * watch.Second); len(r.outside.actable) > 0 {
+		t.Errorf("after the rest: %v", r.outside.actable)
+	}
+}
+
 // However many processes there are, no more than so many are acted on at once: those that use most,
 // then those that were, but for those that have ended.
 func TestChosenOutsiders(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"syscall"
 	"testing"
 
 	"berth.dev/berth/guard/actuate"
@@ -198,6 +199,35 @@ func TestSettingsAreReadAgain(t *testing.T) {
 	}
 }
 
+// A suspect that the host has come to depend on is protected, and one that yields no more is not best effort, as soon
+// as its settings are read again; and back again likewise.
+func TestClassIsReadAgain(t *testing.T) {
+	t.Parallel()
+	idle := actuate.Settings{Limits: cgroup.Limits{Idle: cgroup.On}}
+	of := map[string]actuate.Settings{"batch": idle}
+	r := settledRunner(t, of)
+	r.add(Workload{Group: "web", Class: place.LSR, Sensitive: true}, true, true)
+	r.add(Workload{Group: "batch", Class: place.LS}, false, true)
+	r.known.sort()
+	for i, tc := range []struct {
+		is        actuate.Settings
+		class     place.Class
+		protected bool
+	}{
+		{idle, place.BE, false},
+		{actuate.Settings{}, place.LS, false},
+		{actuate.Settings{Essential: "it runs sshd"}, place.LS, true},
+		{idle, place.BE, false},
+	} {
+		of["batch"] = tc.is
+		all := r.workloads([]detect.Finding{{Victim: "web", Suspect: "batch", Resource: detect.Memory}}, watch.Second, false)
+		w := all[slices.IndexFunc(all, func(w control.Workload) bool { return w.Group == "batch" })]
+		if w.Class != tc.class || w.Protected != tc.protected || w.Why != tc.is.Essential {
+			t.Errorf("%d: %v, protected %v, as %q; want %v, %v", i, w.Class, w.Protected, w.Why, tc.class, tc.protected)
+		}
+	}
+}
+
 // Groups around others can be acted on if there is nothing but best effort in them, and no process of their
 // own; not if one in them is protected.
 func TestAncestors(t *testing.T) {
@@ -217,6 +247,41 @@ func TestAncestors(t *testing.T) {
 		if w := r.ancestor(of); w.Protected != protected || w.Class != place.BE {
 			t.Errorf("%s: protected %v, want %v", of, w.Protected, protected)
 		}
+	}
+}
+
+// unfocusable is a model whose groups cannot be looked at closely at first.
+type unfocusable struct {
+	*model
+	asked int
+}
+
+func (u *unfocusable) Focus(groups []string) error {
+	if u.asked++; u.asked == 1 {
+		return syscall.EMFILE
+	}
+	return u.model.Focus(groups)
+}
+
+// What could not be focused on is tried again by the next slow window, and what is in focus is not.
+func TestFocusIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	u := &unfocusable{model: newModel()}
+	o := u.options(control.Observe)
+	o.Sensors = u
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add(Workload{Group: "svc/web", Class: place.LSR, Sensitive: true}, true, false)
+	r.known.sort()
+	for window, asked := range []int{1, 2, 2} {
+		if r.attend(watch.Time(window+1) * watch.Second); u.asked != asked {
+			t.Errorf("after %d windows it was asked %d times, want %d", window+1, u.asked, asked)
+		}
+	}
+	if !slices.Equal(u.focus, []string{"svc/web"}) {
+		t.Errorf("in focus are %q", u.focus)
 	}
 }
 

@@ -332,9 +332,10 @@ func (r *Runner) attend(now watch.Time) {
 	needy := slices.Concat(waiting, helped)
 	slices.Sort(needy)
 	needy = slices.Compact(needy)
-	if focus := r.known.focus(needy, r.focus); !slices.Equal(focus, r.focus) {
-		r.focus = focus
-		r.failed(r.o.Sensors.Focus(focus))
+	if focus := r.known.focus(needy, r.focus); r.unfocused || !slices.Equal(focus, r.focus) {
+		err := r.o.Sensors.Focus(focus)
+		r.focus, r.unfocused = focus, err != nil
+		r.failed(err)
 	}
 	if r.fast == nil {
 		return

@@ -167,6 +167,20 @@ func (l *UndoLog) Wrote(path, text string) bool {
 	})
 }
 
+// Overwritten reports whether another writer has since changed what a noted step wrote: the file shows neither a value
+// of Berth's nor the original. A file that cannot be read is not.
+func (l *UndoLog) Overwritten(s Step) bool {
+	return l != nil && slices.ContainsFunc(l.at[s.Path], func(e *entry) bool {
+		if e.Op != Write || !e.sameLine(s.Value) || !l.root.isSame(e) {
+			return false
+		}
+		text, err := l.root.read(e.Path)
+		now := e.line(text)
+		original := same(e.Format, now, e.Original) && same(e.Format, e.Original, now)
+		return err == nil && !original && !l.root.owns(e, now)
+	})
+}
+
 // originalLines are those of a file with a line per key or resource.
 func (l *UndoLog) originalLines(path string) (text string, ok bool) {
 	text, err := l.root.read(path)

@@ -60,6 +60,9 @@ func TestUndoOffline(t *testing.T) {
 		if test.other != "" {
 			write(t, root, dir+"/cpuset.cpus", test.other)
 		}
+		if got := log.Overwritten(step); got != (test.outcome == Changed) {
+			t.Errorf("%s: somebody else has written it: %v", name, got)
+		}
 		items, err := log.Undo(func(Step) bool { return true })
 		if len(items) != 1 || items[0].Outcome != test.outcome || (err != nil) != (test.outcome == Failed) {
 			t.Errorf("%s: %+v, %v", name, items, err)

@@ -275,6 +275,9 @@ func (h *Host) apply(a control.Action) ([]control.Change, error) {
 			return nil, err
 		}
 	}
+	if err := h.letTheirs(a); err != nil {
+		return before, h.failed("apply", a, err)
+	}
 	plan, err := h.plan(a)
 	if err != nil {
 		return before, err
@@ -300,6 +303,22 @@ func (h *Host) apply(a control.Action) ([]control.Change, error) {
 		return before, h.failed("apply", a, err)
 	}
 	return append(before, changes...), nil
+}
+
+// letTheirs forgets the originals of what another writer has changed since the action was last applied: from now on that
+// writer's values are the originals. A class of a network device is Berth's own; a process with a value of its own is
+// left alone by the next look at drift; and what the kernel shows as the weight of an idle group is nobody's value.
+func (h *Host) letTheirs(a control.Action) error {
+	if r := h.remedy(a.Remedy); r.Processes || r.Sends() || slices.Contains(r.Knobs, "idle") {
+		return nil
+	}
+	of := h.of(a)
+	theirs := func(s kernel.Step) bool { return of(s) && h.log.Overwritten(s) }
+	if !h.log.Has(theirs) {
+		return nil
+	}
+	_, err := h.undo(theirs)
+	return err
 }
 
 // idles reports whether the remedy of an action has made its group, or processes, idle.

@@ -460,6 +460,51 @@ func TestSomebodyElse(t *testing.T) {
 	})
 }
 
+// What somebody else writes between two steps of a remedy is the original from then on.
+func TestSomebodyElseBetweenSteps(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, h *host) {
+		ctx := context.Background()
+		g := h.open()
+		quota, value, ours := h.cpu+"/batch/a/cpu.max", "7000 10000", "2000 10000"
+		if h.v1 {
+			quota, value, ours = h.cpu+"/batch/a/cpu.cfs_quota_us", "7000", "2000"
+		}
+		leaf := func(cpus string) control.Action {
+			a := shrink(cpus)
+			a.Group = "batch/a"
+			return a
+		}
+		steps := []struct {
+			first, second control.Action
+			file, value   string
+			ours          string // what the second step comes to
+		}{
+			{headroom(5 * time.Millisecond), headroom(2 * time.Millisecond), quota, value, ours},
+			{leaf("0-2"), leaf("1"), h.sets + "/batch/a/cpuset.cpus", "1-3", "1"},
+		}
+		for _, tc := range steps {
+			if _, err := g.Apply(ctx, tc.first); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.k.WriteFile(tc.file, tc.value); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Apply(ctx, tc.second); err != nil {
+				t.Fatal(err)
+			}
+			h.shows(map[string]string{tc.file: tc.ours})
+			if _, err := g.Revert(ctx, tc.second); err != nil {
+				t.Errorf("revert: %v", err)
+			}
+			h.shows(map[string]string{tc.file: tc.value})
+			if notes := g.Notes(); len(notes) > 0 {
+				t.Errorf("still noted: %v", notes)
+			}
+		}
+	})
+}
+
 func TestGone(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, h *host) {

@@ -134,8 +134,11 @@ func (h *Host) Actable(of []control.Process) []control.Process {
 // programDirs are where the programs of a host are; only root can put one there.
 var programDirs = []string{"/bin/", "/sbin/", "/lib/", "/usr/"}
 
+// mostThreads is how many threads a process may have that is acted on.
+const mostThreads = 1000
+
 // protects says why a process must not be acted on; "" if it may be. What a user who logs in
-// can choose, such as a name or a session, protects none.
+// can choose, such as a name or a session, protects none, but for having very many threads.
 func (h *Host) protects(p control.Process) string {
 	pid := strconv.Itoa(p.PID)
 	is, err := kernel.ReadProcess(h.root.FS(), pid)
@@ -146,6 +149,8 @@ func (h *Host) protects(p control.Process) string {
 		return "it is a thread of the kernel"
 	case p.PID == 1:
 		return "it is the first process"
+	case is.Threads > mostThreads:
+		return fmt.Sprintf("it has %d threads, which are set one by one: more than %d hold the guard up", is.Threads, mostThreads)
 	}
 	if why := h.grouped(pid); why != "" {
 		return why

@@ -79,6 +79,7 @@ type player struct {
 	score       int
 	state       sched.State
 	start       string // by default its number, and a nought
+	threads     int    // 1 by default
 }
 
 func (s *scheduled) play(p player) control.Process {
@@ -106,7 +107,7 @@ func (s *scheduled) play(p player) control.Process {
 	if p.comm == "" {
 		p.comm = "p"
 	}
-	stat := fmt.Sprintf("%d (%s) R %d 0 %d %d 0 %d%s 1 0 %s 0\n", p.pid, p.comm, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), p.start)
+	stat := fmt.Sprintf("%d (%s) R %d 0 %d %d 0 %d%s %d 0 %s 0\n", p.pid, p.comm, p.parent, p.session, terminal, p.flags, strings.Repeat(" 0", 10), max(p.threads, 1), p.start)
 	dir := "proc/" + pid + "/"
 	for name, text := range map[string]string{
 		dir + "stat": stat, dir + "task/" + pid + "/stat": stat, dir + "status": "Uid:\t" + p.uids + " 0\n",
@@ -307,6 +308,8 @@ func TestProtectedProcesses(t *testing.T) {
 		"plain":                      {player{exe: "/home/u/hog"}, nil, ""},
 		"of the kernel":              {player{flags: 0x00200000}, nil, "kernel"},
 		"first":                      {player{pid: 1}, nil, "first"},
+		"of many threads":            {player{threads: mostThreads}, nil, ""},
+		"of too many":                {player{threads: mostThreads + 1}, nil, "1001 threads"},
 		"in a group":                 {player{group: "/batch"}, nil, "group /batch"},
 		"real-time":                  {player{state: sched.State{Policy: sched.FIFO, Priority: 1}}, nil, "SCHED_FIFO:1"},
 		"deadline":                   {player{state: sched.State{Policy: sched.Deadline}}, nil, "SCHED_DEADLINE"},

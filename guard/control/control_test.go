@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -605,5 +606,28 @@ func TestProtectedMeanwhile(t *testing.T) {
 		r.run(onset + 5*time.Second)
 		w.workloads[1].Protected = true
 		want(t, r.run(time.Minute), "reverted weight pods/batch: idle\nrefused\n")
+	})
+}
+
+// A suspect that becomes protected while a remedy against it is lifted on trial does not get it again.
+func TestProtectedOnTrial(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.use = 0.2 // not worth a late trial
+		w := at100(t, n)
+		r := w.runner(enforce())
+		onTrial := func(e control.Event) bool { return e.Outcome == control.OnTrial }
+		for !slices.ContainsFunc(r.events, onTrial) {
+			if r.run(w.window); time.Since(w.start) > 5*time.Minute {
+				t.Fatalf("no trial:\n%s", told(r.events))
+			}
+		}
+		w.workloads[1].Protected = true
+		applied := len(w.applied)
+		want(t, r.run(20*time.Second), "reverted weight pods/batch: idle\nrefused\n")
+		if len(w.applied) > applied || len(w.force) > 0 {
+			t.Errorf("applied %v, active %v", w.applied[applied:], w.force)
+		}
 	})
 }

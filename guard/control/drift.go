@@ -43,18 +43,26 @@ func (l *Loop) checkDrift(ctx context.Context) {
 }
 
 // drifted handles a change by another writer. Reverting first leaves that writer's value,
-// which is then the original one that is restored in the end.
+// which is then the original one that is restored in the end. A group that was made anew under
+// its name has its own settings, and nobody has changed them.
 func (l *Loop) drifted(ctx context.Context, k *override, found Change) {
 	a := *k.now
-	count, yielded := l.overrides.drift.Found(k.target, l.overrides.instant(l.now))
-	who := "somebody else"
-	if w := l.byGroup[a.Group]; w != nil && w.Writer != "" {
-		who = "somebody else, most likely " + w.Writer + ","
-	}
-	text := fmt.Sprintf("%s has set %s to %q", who, found.Path, found.From)
 	_, err := l.act.Revert(ctx, a)
+	anew := errors.Is(err, fs.ErrNotExist) && !l.remedy(a.Remedy).Sends() // a class may have been removed alone
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, kernel.ErrChanged) {
 		err = nil
+	}
+	var text string
+	count, yielded := 0, false
+	if anew {
+		text = a.Group + " was made anew"
+	} else {
+		count, yielded = l.overrides.drift.Found(k.target, l.overrides.instant(l.now))
+		who := "somebody else"
+		if w := l.byGroup[a.Group]; w != nil && w.Writer != "" {
+			who = "somebody else, most likely " + w.Writer + ","
+		}
+		text = fmt.Sprintf("%s has set %s to %q", who, found.Path, found.From)
 	}
 	if yielded {
 		l.overrides.forget(k, err != nil)
@@ -104,12 +112,13 @@ func (l *Loop) spare(ctx context.Context, k *override, differs []Change) {
 }
 
 // Reapply applies again what is active, as the writer of the base values has removed the
-// overrides for a change below them. What does not fit any more is given up.
+// overrides for a change below them. What does not fit any more is given up; what is to be
+// reverted still, or would be active in mode Preview, is not applied.
 func (l *Loop) Reapply(ctx context.Context) []Event {
 	l.now, l.events = l.cfg.Now(), nil
 	for _, k := range slices.Clone(l.overrides.all) {
-		if k.now == nil {
-			continue
+		if k.now == nil || l.overrides.preview || l.overrides.strongest(k) == nil {
+			continue // it is not active, or to be reverted
 		}
 		a := *k.now
 		_, err := l.act.Apply(ctx, a)

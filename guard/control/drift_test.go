@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,31 @@ func TestDrift(t *testing.T) {
 		for _, e := range r.run(10 * time.Minute) {
 			if e.Action != nil && e.Action.Remedy == detect.Weight {
 				t.Errorf("tried again: %v", e)
+			}
+		}
+	})
+}
+
+// A group that is made anew under its name, however often, has the remedy again: that is no other writer's change.
+func TestMadeAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := hog("pods/batch", 2)
+		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
+		w := at100(t, n)
+		r := w.runner(enforce())
+		r.run(onset + 5*time.Second)
+		w.fail = func(_ int, call string) error {
+			if call == "revert" {
+				return &fs.PathError{Op: "revert", Path: "pods/batch/cpu.idle", Err: fs.ErrNotExist}
+			}
+			return nil
+		}
+		for i := range 5 {
+			w.drift = map[string]string{"pods/batch weight": "0"}
+			events := r.run(11 * time.Second)
+			if told(events) != "restored weight pods/batch: idle\n" || !strings.Contains(events[0].Text, "pods/batch was made anew") || len(w.drift) > 0 {
+				t.Errorf("made anew %d times: events\n%s", i+1, told(events))
 			}
 		}
 	})
@@ -231,5 +257,38 @@ func TestReapply(t *testing.T) {
 		if again := r.run(3 * time.Minute); !slices.ContainsFunc(again, tried) {
 			t.Errorf("not tried again after the cool-down:\n%s", told(again))
 		}
+	})
+}
+
+// What is to be reverted still is not applied again, whatever the mode, nor is what would be active in mode preview.
+func TestReapplyOfNothing(t *testing.T) {
+	t.Parallel()
+	reapplied := func(t *testing.T, r *runner, when string) {
+		t.Helper()
+		clear(r.force)
+		if events := r.loop.Reapply(t.Context()); len(r.force) > 0 || len(events) > 0 {
+			t.Errorf("%s: active %v, events %v", when, r.force, events)
+		}
+	}
+	for _, mode := range []control.Mode{control.Observe, control.Preview} {
+		synctest.Test(t, func(t *testing.T) {
+			w := at100(t, hog("pods/batch", 2))
+			r := w.runner(enforce())
+			r.run(onset + 5*time.Second)
+			w.fail = func(int, string) error { return errRefused }
+			if _, err := r.loop.SetMode(t.Context(), mode); err == nil || len(w.force) == 0 {
+				t.Fatalf("it is reverted: %v", err)
+			}
+			w.fail = nil
+			reapplied(t, r, fmt.Sprintf("owed in mode %v", mode))
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := at100(t, hog("pods/batch", 2))
+		r := w.runner(control.Config{Mode: control.Preview})
+		if r.run(onset + 5*time.Second); len(r.loop.Active()) == 0 {
+			t.Fatal("nothing would be active")
+		}
+		reapplied(t, r, "preview")
 	})
 }

@@ -371,11 +371,16 @@ func (l *Loop) lose(ctx context.Context, at *escalation) {
 	at.hold(l.now, at.wait)
 }
 
-// pop takes the last step back, to the one that it replaced.
+// pop takes the last step back, to the one that it replaced; if the group is gone, or everything is released, to what
+// was there before the first.
 func (l *Loop) pop(ctx context.Context, at *escalation, why string, effect *Effect) {
 	s := at.steps[len(at.steps)-1]
 	at.steps = at.steps[:len(at.steps)-1]
-	changes, err := l.put(ctx, at, s.action, s.before)
+	before := s.before
+	if l.byGroup[s.action.Group] == nil {
+		before = nil
+	}
+	changes, err := l.put(ctx, at, s.action, before)
 	if err != nil {
 		l.report(&s, fmt.Errorf("%s: %w", why, err))
 		return

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"testing"
@@ -223,6 +224,40 @@ func TestRestoreWeaker(t *testing.T) {
 	at.hold(l.now, 0) // the trial went well
 	l.relax(t.Context(), at)
 	active("back to the one before", 4.8)
+	l.restore(t.Context(), at, &Effect{}, "")
+	active("and it was needed", 4.8, 4)
+	l.escalations = []*escalation{at}
+	if l.Release(t.Context()); len(l.overrides.all) > 0 {
+		t.Errorf("active after a release: %v", l.overrides.active())
+	}
+}
+
+// A group that ends while two steps of one remedy are active for it needs no reverting, and is no failure.
+func TestGroupOfTwoStepsIsGone(t *testing.T) {
+	t.Parallel()
+	l := begun(t, Config{}, Input{})
+	limited := func(mib int64) step {
+		a := Action{Remedy: detect.MemoryHigh, Victim: "web", Suspect: "hog", Group: "hog", Limits: cgroup.Limits{MemoryHigh: mib << 20}}
+		return step{remedy: l.remedy(detect.MemoryHigh), action: a}
+	}
+	at := &escalation{victim: "web", resource: detect.Memory, phase: Holding}
+	first, second := limited(900), limited(810)
+	second.before = &first.action
+	at.steps = []step{first, second}
+	if _, err := l.overrides.set(t.Context(), at.owner(), second.action); err != nil {
+		t.Fatal(err)
+	}
+	delete(l.byGroup, "hog")
+	l.act.(*scribe).refuse = fs.ErrNotExist
+	l.withdraw(t.Context(), at)
+	if len(at.steps) > 0 || len(l.overrides.all) > 0 || len(l.events) != 2 {
+		t.Errorf("%d steps, active %v, events %v; want both told", len(at.steps), l.overrides.active(), l.events)
+	}
+	for _, e := range l.events {
+		if e.Outcome != Reverted || e.Alert {
+			t.Errorf("%v, want it reverted", e)
+		}
+	}
 }
 
 // What a step is compared by: the symptom and what others imposed just before, and the run delay. A further

@@ -381,9 +381,15 @@ func (l *Loop) judgeControl(ctx context.Context, at *escalation, effect *Effect)
 	}
 }
 
-// restore applies again what a trial took away, which has to show again that it helps.
+// restore applies again what a trial took away, which has to show again that it helps. What must not be any more, as
+// the group is protected now, or gone, stays taken away.
 func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect, why string) {
 	s := at.trial.step
+	if refusal := l.permits(s.action); refusal != "" {
+		l.emit(Reverted, &s, Event{Effect: effect, Text: refusal})
+		at.hold(l.now, l.cfg.Hold)
+		return
+	}
 	changes, err := l.overrides.set(ctx, at.owner(), s.action)
 	at.wait = min(2*at.wait, l.maxHold())
 	if err != nil {
@@ -391,8 +397,8 @@ func (l *Loop) restore(ctx context.Context, at *escalation, effect *Effect, why 
 		at.hold(l.now, at.wait)
 		return
 	}
-	if n := len(at.steps); n > 0 && at.trial.to != nil && same(&at.steps[n-1].action, at.trial.to) {
-		at.steps = at.steps[:n-1]
+	if n, to := len(at.steps), at.trial.to; n > 0 && to != nil && !same(to, s.before) && same(&at.steps[n-1].action, to) {
+		at.steps = at.steps[:n-1] // the weaker one; that before the step stays
 	}
 	s.at, s.strength, s.imposed = l.cfg.Now(), effect.After, at.imposed.last()
 	if d := l.delayBefore(at, s.action.Suspect, min(at.seen.windows, mostWindows)); d.total > 0 && !s.undecided {

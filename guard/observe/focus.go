@@ -13,15 +13,17 @@ import (
 )
 
 // Focus looks closely at some groups from the next tick on, MaxFocus at most and
-// none within another. What cannot be had for one of them, Signals tells.
+// none within another. What cannot be had for one of them, Signals tells. A group that
+// cannot be opened is an error, and does not keep the others out; the next call tries it again.
 func (o *Observer) Focus(groups []string) error {
 	if len(groups) > MaxFocus {
 		return fmt.Errorf("focus on %d groups: at most %d", len(groups), MaxFocus)
 	}
+	var errs []error
 	for group := range o.focus {
 		if !slices.Contains(groups, group) {
 			if err := o.unfocus(group); err != nil {
-				return fmt.Errorf("take %s out of focus: %w", group, err)
+				errs = append(errs, fmt.Errorf("take %s out of focus: %w", group, err))
 			}
 		}
 	}
@@ -30,7 +32,8 @@ func (o *Observer) Focus(groups []string) error {
 			continue
 		}
 		if err := o.add(group); err != nil {
-			return fmt.Errorf("focus on %s: %w", group, err)
+			errs = append(errs, fmt.Errorf("focus on %s: %w", group, err))
+			continue
 		}
 		o.focus[group] = o.site.Open(group, o.usable(group), Sources(InFocus, o.cfg.Sources...))
 		o.focus[group].Retry()
@@ -39,9 +42,9 @@ func (o *Observer) Focus(groups []string) error {
 		o.openHostwide()
 	}
 	if o.cfg.Probe && len(groups)+len(o.programs) > 0 || o.armed {
-		o.arm(groups)
+		o.arm(sortedKeys(o.focus))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (o *Observer) openHostwide() {
@@ -59,12 +62,16 @@ func (o *Observer) unfocus(group string) error {
 	return err
 }
 
-// renew opens anew what is of other CPUs now, and what could not be opened before.
+// renew opens anew what is of other CPUs now, and what could not be opened before. It has the probe watch groups that
+// were made anew under their names, and those made below groups in focus.
 func (o *Observer) renew() error {
 	var errs []error
 	for group, r := range o.focus {
 		errs = append(errs, r.Move(o.usable(group)))
 		r.Retry()
+	}
+	if o.queue != nil && (o.armed || o.cfg.Probe) {
+		o.queue.watch(sortedKeys(o.focus), o.last)
 	}
 	return errors.Join(errs...)
 }

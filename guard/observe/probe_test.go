@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -255,6 +256,53 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 	}
 	if err := tick(2*retry + 2*watch.Second); err != nil || !n.Probes("crowd") {
 		t.Errorf("not tried again: %v", err)
+	}
+}
+
+// A group that is made anew while the probe is armed is watched again by the next look for new groups.
+func TestMadeAnewWhileArmed(t *testing.T) {
+	t.Parallel()
+	p := &countingProbe{fakeProbe: &fakeProbe{}}
+	o := open(t, plant(t))
+	o.queue, o.armed = newQueue(p, ""), true
+	if err := o.Focus([]string{"a.slice/api"}); err != nil {
+		t.Fatal(err)
+	}
+	tick := func(now watch.Time, added int) {
+		t.Helper()
+		p.added = 0
+		if _, err := o.Tick(now, nil); err != nil || p.added != added {
+			t.Errorf("at %v: the group is added %d times, want %d; %v", time.Duration(now), p.added, added, err)
+		}
+	}
+	tick(watch.Second, 1)
+	p.stale = "/a.slice/api"
+	tick(2*watch.Second, 0) // it is looked for now and then only
+	tick(watch.Second+rescan, 2)
+	if p.stale != "" {
+		t.Errorf("%s is another group by now, and still not watched", p.stale)
+	}
+}
+
+// A group that cannot be opened does not keep others out of focus, and is tried again by the next call.
+func TestFocusOnOneFails(t *testing.T) {
+	t.Parallel()
+	root := plant(t)
+	o := open(t, root)
+	dir := filepath.Join(root, cgroupDir, "a-loop")
+	if err := os.Symlink("a-loop", dir); err != nil {
+		t.Fatal(err)
+	}
+	groups := []string{"a-loop", "b.slice"}
+	if err := o.Focus(groups); !errors.Is(err, syscall.ELOOP) || o.focus["a-loop"] != nil || o.focus["b.slice"] == nil {
+		t.Errorf("in focus are %q; %v", sortedKeys(o.focus), err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, map[string]string{cgroupDir + "a-loop/cpu.stat": "usage_usec 1000\n"})
+	if err := o.Focus(groups); err != nil || o.focus["a-loop"] == nil {
+		t.Errorf("in focus are %q; %v", sortedKeys(o.focus), err)
 	}
 }
 

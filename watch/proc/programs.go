@@ -28,7 +28,7 @@ const (
 
 const (
 	maxPrograms = 64   // that are told apart
-	maxBusy     = 500  // files that a reading between two of all may read
+	maxBusy     = 500  // files that a reading between two of all may read, or one process may take
 	restPerFile = 1e-3 // seconds until all are read again, for each file that this took
 	lasting     = 60   // readings of all for which a name without a process is kept
 )
@@ -39,9 +39,9 @@ const (
 //
 // A reading of all takes two files for each process and one for each thread more. The next one
 // follows a millisecond per file later; until then the processes that used most are read.
-// What a process did after its last visit is lost, so that the sums are too low rather
-// than too high. A new process counts from its start, unless it ran and waited longer
-// than it can have been there.
+// What a process did after its last visit is lost, and so is what one with more than 500 threads
+// waited, whose threads are not read: the sums are too low rather than too high. A new process
+// counts from its start, unless it ran and waited longer than it can have been there.
 type Programs struct {
 	proc      string
 	dir       kernel.Dir // proc
@@ -66,7 +66,7 @@ type process struct {
 	seen    watch.Time // the last visit
 	ran     time.Duration
 	rate    float64               // the CPU time per second between the last two visits, in CPUs
-	waited  map[int]time.Duration // by thread
+	waited  map[int]time.Duration // by thread; nil if they were not read
 	gained  time.Duration         // at the last visit, run or waited
 	round   int                   // the reading of all that listed it last
 }
@@ -190,8 +190,10 @@ func (p *Programs) visit(pid int, now watch.Time) error {
 		p.processes[pid] = one
 	}
 	run, wait := max(ran-one.ran, 0), time.Duration(0)
-	for tid, all := range waited {
-		wait += max(all-one.waited[tid], 0)
+	if !known || one.waited != nil { // else what its threads waited may be long ago
+		for tid, all := range waited {
+			wait += max(all-one.waited[tid], 0)
+		}
 	}
 	if !known && (p.round == 1 || run+wait > time.Duration(now-p.listed)*time.Duration(max(stat.Threads, 1))) {
 		run, wait = 0, 0 // it has a past
@@ -213,9 +215,10 @@ func (p *Programs) visit(pid int, now watch.Time) error {
 	return nil
 }
 
-// waitsOf are the times that the threads of a process waited for a CPU.
+// waitsOf are the times that the threads of a process waited for a CPU; nil if they are not read, as of one with very
+// many threads.
 func (p *Programs) waitsOf(dir string, pid int, stat kernel.Process) (map[int]time.Duration, error) {
-	if !p.waits || stat.Kernel {
+	if !p.waits || stat.Kernel || stat.Threads > maxBusy {
 		return nil, nil
 	}
 	waited := make(map[int]time.Duration, 1)

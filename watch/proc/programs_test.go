@@ -140,6 +140,32 @@ func TestProgramsWithoutSchedstat(t *testing.T) {
 	want(t, figures(t, p, 2*watch.Second), "", "500", "hog", "500")
 }
 
+// The threads of a process with very many are not read. What they waited does not count once it has fewer, either.
+func TestProgramsOfManyThreads(t *testing.T) {
+	t.Parallel()
+	const s = watch.Second
+	h := newHost(t, "cgroup.procs")
+	h.members(10)
+	h.process(10, "crowd", 0, 5, 1000, make([]int, maxBusy+1)...)
+	p := h.openPrograms()
+	figures(t, p, s)
+	h.process(10, "crowd", 0, 5, 1500, slices.Repeat([]int{10}, maxBusy+1)...)
+	if want(t, figures(t, p, 2*s), "", "500", "crowd", "500 0"); p.reads != 1 {
+		t.Errorf("%d files are read, want 1", p.reads)
+	}
+	if err := os.RemoveAll(h.dir + "/proc/10/task"); err != nil {
+		t.Fatal(err)
+	}
+	h.process(10, "crowd", 0, 5, 1600, 20, 30)
+	want(t, figures(t, p, 3*s), "", "600", "crowd", "600 0")
+	h.process(10, "crowd", 0, 5, 1700, 25, 40)
+	want(t, figures(t, p, 4*s), "", "700", "crowd", "700 15")
+	h.process(10, "crowd", 0, 5, 1800, slices.Repeat([]int{50}, maxBusy)...)
+	if figures(t, p, 5*s); p.reads != 1+maxBusy {
+		t.Errorf("%d files are read of the most that one may take, want %d", p.reads, 1+maxBusy)
+	}
+}
+
 // As many names as a user likes to give take bounded room, and those that used most are told.
 func TestProgramsOfManyNames(t *testing.T) {
 	t.Parallel()

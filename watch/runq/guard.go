@@ -39,6 +39,12 @@ func newGuard(limit float64, programs []*ebpf.Program) guard {
 	}
 }
 
+// arm begins the first window since the probe is armed: one before that does not count with it.
+func (g *guard) arm(now time.Time) error {
+	g.dear = false
+	return g.start(now)
+}
+
 // start begins a window.
 func (g *guard) start(now time.Time) error {
 	if g.limit < 0 {

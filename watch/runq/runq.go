@@ -214,7 +214,7 @@ func (p *Probe) Arm() error {
 	if err := p.forgetWaits(); err != nil {
 		return fmt.Errorf("arm run-queue probe: %w", err)
 	}
-	if err := p.guard.start(time.Now()); err != nil {
+	if err := p.guard.arm(time.Now()); err != nil {
 		return err
 	}
 	for _, program := range p.programs() {

@@ -216,6 +216,36 @@ func TestGuardMeasuresInWindows(t *testing.T) {
 	}
 }
 
+// A window that was too dear before the probe was detached does not count with the first one after.
+func TestGuardIsArmedAgain(t *testing.T) {
+	t.Parallel()
+	m := meter{}
+	g := m.guard(0.03)
+	now := time.Unix(100, 0)
+	dear := func(when, want string) {
+		t.Helper()
+		now = now.Add(time.Second)
+		m.cost.Time += 100 * time.Millisecond
+		_, err := g.check(now)
+		checkError(t, when, err, want)
+	}
+	for _, when := range []string{"armed", "armed again"} {
+		if err := g.arm(now); err != nil {
+			t.Fatal(err)
+		}
+		dear(when, "")
+		if err := g.stop(now); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Minute)
+	}
+	if err := g.arm(now); err != nil {
+		t.Fatal(err)
+	}
+	dear("armed for long", "")
+	dear("dear once more", "takes 10.00 % of a core")
+}
+
 func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	off := meter{err: errors.New("not permitted")}
