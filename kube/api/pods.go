@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -38,8 +39,9 @@ type Pod struct {
 	KoordQoS, KoordPriority string
 	// Overhead is the runtime class's.
 	Overhead podwords.Resources
-	// Ending ones are being deleted.
-	Ending bool
+	// Started ones have had all of their containers started (phase Running). Ending ones are being
+	// deleted.
+	Started, Ending bool
 	nri.PodInfo
 }
 
@@ -122,6 +124,13 @@ func (p *Pods) All() (all []*Pod, synced bool) {
 	return all, p.synced && !p.over
 }
 
+// roomAgain reports whether a pod found no room since the last list, and would find some now.
+func (p *Pods) roomAgain() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over && len(p.byUID) < MaxPods
+}
+
 // Changed has a value after something changed.
 func (p *Pods) Changed() <-chan struct{} { return p.changed }
 
@@ -167,6 +176,10 @@ func (p *Pods) source() *cache.ListWatch {
 			return &list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			lists := o.SendInitialEvents != nil && *o.SendInitialEvents
+			if !lists && p.roomAgain() { // upon this error the reflector lists
+				return nil, apierrors.NewResourceExpired("a pod that found no room would find some now")
+			}
 			o.FieldSelector, o.Watch = mine, true
 			w, err := p.client.rest.Get().Resource("pods").VersionedParams(&o, p.client.params).Watch(ctx)
 			if err != nil {
@@ -206,7 +219,7 @@ func trim(pod *corev1.Pod) {
 			list[i] = corev1.Container{Name: list[i].Name, Resources: list[i].Resources, RestartPolicy: list[i].RestartPolicy}
 		}
 	}
-	pod.Status = corev1.PodStatus{QOSClass: pod.Status.QOSClass}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
 }
 
 // mirrorKey is the annotation of what stands for a static pod at the API server, with the UID that
@@ -220,7 +233,7 @@ func podOf(o *corev1.Pod) *Pod {
 		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[mirrorKey], string(o.UID)),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
-		Ending:   o.DeletionTimestamp != nil,
+		Started:  o.Status.Phase == corev1.PodRunning, Ending: o.DeletionTimestamp != nil,
 	}
 	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
 	if o.Spec.Priority != nil {

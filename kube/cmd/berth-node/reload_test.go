@@ -227,6 +227,16 @@ func TestReload(t *testing.T) {
 		t.Error("it does not say what is wrong")
 	}
 
+	// What fails only when it is tried leaves in force what was, the words that came later among it.
+	configure("reserved: 99\n" + deaf)
+	says("99 are not online")
+	r.connected()
+	r.create("deaf2")
+	if got := r.cpus("deaf2"); got.Len() != 6 || got.Overlaps(first) {
+		t.Errorf("after a configuration that cannot be opened, one has CPUs %s though no words count", got)
+	}
+	r.stop("deaf2")
+
 	configure("reserved: 0,3-4\n")
 	r.connected()
 	r.create("second")
