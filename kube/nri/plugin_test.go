@@ -294,6 +294,57 @@ func TestFailedUpdates(t *testing.T) {
 	}
 }
 
+// A container that a group around it, or a partition, holds back on some of its CPUs is told when the shared
+// pool becomes smaller: it runs on all that it was told once it is not held back any more.
+func TestHeldBackFollowsThePool(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "1s1n4c2t")
+	held := true
+	opt.Effective = func(group string) (cpuset.Set, bool) {
+		if held {
+			return cpuset.MustParse("0-3"), strings.HasSuffix(group, "web.a")
+		}
+		return cpuset.MustParse("0-7"), strings.HasSuffix(group, "web.a")
+	}
+	p := open(t, opt)
+	ctx := context.Background()
+	p.table.synced = true
+	web, db := pod("web", nil), pod("db", exclusive)
+	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
+	must(t, err)
+	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
+	rounds := func() (told int) {
+		for range 6 {
+			told += len(sends(p))
+			p.table.containers["web.a"].since = time.Time{}
+			p.verify()
+		}
+		return told
+	}
+	if told := rounds(); told != 1+p.drift.Limit {
+		t.Errorf("it is told what it has %d times, want after its start and %d times more", told, p.drift.Limit)
+	}
+	reported := heard.kinds(Drifted)
+	if last := len(reported) - 1; last != p.drift.Limit || !strings.Contains(reported[last], "it has them once that ends") {
+		t.Errorf("told %q", reported)
+	}
+	if told := rounds(); told > 0 || len(heard.kinds(Drifted)) != len(reported) {
+		t.Errorf("it is told %d times more, events %q", told, heard.kinds(Drifted))
+	}
+	_, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	own := p.table.containers["db.a"].want.cpus
+	if rest := cpusOf(updates, "web.a"); own.Len() != 2 || rest != p.online.Minus(own).String() {
+		t.Errorf("beside the owner of %s it is told %q", own, rest)
+	}
+	held = false
+	p.table.containers["web.a"].since = time.Time{}
+	p.verify()
+	if got, want := sends(p), []string{"web.a " + p.online.Minus(own).String()}; !cmp.Equal(got, want) { // as on any other CPUs than its own
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
+
 // CPUs that an update on its way still gives to somebody else are had once that is applied:
 // until then the container runs in the shared pool.
 func TestBusy(t *testing.T) {

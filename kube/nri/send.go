@@ -149,7 +149,8 @@ func (t *table) sendDone(some []move) {
 }
 
 // verify compares the CPUs that the kernel gives containers with those that they are to have. Those that
-// differ are sent again, up to three times in a minute; then they are left as they are.
+// differ are sent again, up to three times in a minute. Then a container on other CPUs is left as it is; one
+// that has only some of its own is sent nothing until it is to have others.
 func (p *Plugin) verify() {
 	p.trim(p.table.groups())
 	for _, s := range p.table.settled() {
@@ -158,13 +159,25 @@ func (p *Plugin) verify() {
 		if !ok || is == s.want.cpus {
 			continue
 		}
+		held, key := s.want.cpus.Contains(is), s.id
+		if held {
+			key = heldKey(s.id)
+		}
 		p.mu.Lock()
-		count, yielded := p.drift.Found(s.id, int64(time.Since(p.start)))
+		told := p.drift.Yielded(key)
+		count, yielded := p.drift.Found(key, int64(time.Since(p.start)))
 		p.mu.Unlock()
 		text := fmt.Sprintf("the kernel has CPUs %s instead of %s, time %d", is, s.want.cpus, count)
-		if s.want.cpus.Contains(is) {
+		if held {
 			text += "; a group around it, or a partition, holds the others back"
 		}
+		if held && count > p.drift.Limit { // sending the same again changes nothing; other CPUs it is still sent
+			if !told {
+				p.emit(s.of.event(Drifted, text+"; it has them once that ends"))
+			}
+			continue
+		}
+		yielded = yielded && !held
 		if yielded {
 			text += "; it is left as it is"
 		}
@@ -173,6 +186,9 @@ func (p *Plugin) verify() {
 		}
 	}
 }
+
+// heldKey is the key in Plugin.drift of how often a container had only some of its CPUs.
+func heldKey(container string) string { return container + " held" }
 
 // settling is how long the runtime may take from the answer of a handler until the kernel has what it says.
 const settling = 300 * time.Millisecond
