@@ -80,7 +80,10 @@ type table struct {
 	// sending is an update that the runtime has not answered yet: by container, the CPUs that it
 	// has before and those that it has after.
 	sending map[string]cpuset.Set
-	wakeup  chan struct{}
+	// doubted are updates that failed, as sending has one, and doubtedAt is when the last of them did.
+	doubted   map[string]cpuset.Set
+	doubtedAt time.Time
+	wakeup    chan struct{}
 }
 
 func newTable(online cpuset.Set) *table {

@@ -164,17 +164,19 @@ func updates(all []move) (out []*api.ContainerUpdate) {
 const startTimeout = 5 * time.Second
 
 // blocked are exclusive CPUs that another container has before or after an update that is being sent: the
-// runtime applies that after the answer of the handler at work. CPUs on which another container may be
-// about to start are blocked, too.
+// runtime applies that after the answer of the handler at work. Those of an update that failed are blocked, too,
+// and CPUs on which another container may be about to start.
 func (t *table) blocked() (cpus cpuset.Set) {
 	for _, s := range t.order {
 		if !s.startingSince.IsZero() && time.Since(s.startingSince) < startTimeout {
 			cpus = cpus.Union(s.startCPUs.Minus(s.want.cpus).Intersect(t.owned))
 		}
 	}
-	for id, has := range t.sending {
-		if s := t.containers[id]; s != nil {
-			cpus = cpus.Union(has.Minus(s.want.cpus).Intersect(t.owned))
+	for _, update := range []map[string]cpuset.Set{t.sending, t.doubted} {
+		for id, has := range update {
+			if s := t.containers[id]; s != nil {
+				cpus = cpus.Union(has.Minus(s.want.cpus).Intersect(t.owned))
+			}
 		}
 	}
 	return cpus

@@ -385,6 +385,69 @@ func TestBusy(t *testing.T) {
 	}
 }
 
+// refusing is a runtime that fails some updates, and notes those that it applies.
+type refusing struct {
+	refuses int // so many
+	apply   func(id, cpus string)
+	told    []string
+}
+
+func (r *refusing) UpdateContainers(all []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	if r.refuses > 0 {
+		r.refuses--
+		return nil, errors.New("refused")
+	}
+	for _, u := range all {
+		cpus := u.GetLinux().GetResources().GetCpu().GetCpus()
+		r.told = append(r.told, u.GetContainerId()+" "+cpus)
+		r.apply(u.GetContainerId(), cpus)
+	}
+	return nil, nil
+}
+
+// Where an update fails that takes CPUs from a container, nobody gets these CPUs before the kernel has shown
+// that the container has left them.
+func TestFailedUpdateIsCompared(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	webs := cpuset.MustParse("0-7")
+	opt.Effective = func(group string) (cpuset.Set, bool) { return webs, strings.HasSuffix(group, "web.a") }
+	p := open(t, opt)
+	ctx := context.Background()
+	p.table.synced = true
+	web, db := pod("web", nil), pod("db", exclusive)
+	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
+	must(t, err)
+	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
+	on := move{"web.a", &resources{cpus: p.online}, false}
+	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
+	_, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	p.table.sendDone([]move{on}) // db runs in the shared pool, and web is to be told once more
+	r := &refusing{refuses: 1, apply: func(id, cpus string) {
+		if id == "web.a" {
+			webs = cpuset.MustParse(cpus)
+		}
+	}}
+	compare := func(after time.Duration) {
+		p.table.doubtedAt = time.Now().Add(-after)
+		p.table.containers["web.a"].since = p.table.doubtedAt
+		p.verify()
+	}
+	p.send(r)
+	p.send(r)             // something wakes it
+	compare(-time.Minute) // too soon for the runtime
+	if p.send(r); len(r.told) > 0 || r.refuses > 0 {
+		t.Errorf("before the kernel was compared, sent %q", r.told)
+	}
+	compare(2 * settling)
+	p.send(r)
+	own := p.table.containers["db.a"].want.cpus
+	if want := []string{"web.a " + p.online.Minus(own).String(), "db.a " + own.String()}; !cmp.Equal(r.told, want) {
+		t.Errorf("sent %q, want %q", r.told, want)
+	}
+}
+
 func TestValidateOthers(t *testing.T) {
 	t.Parallel()
 	opt, _ := options(t, "1s1n4c2t")

@@ -94,8 +94,11 @@ func (p *Plugin) send(runtime updater) {
 			continue
 		}
 		_, err := runtime.UpdateContainers(updates(some))
-		p.table.sendDone(some)
 		if err != nil { // it does not say of whom
+			p.table.doubt()
+		}
+		p.table.sendDone(some)
+		if err != nil {
 			p.emit(Event{Kind: Drifted, Text: fmt.Sprintf("the runtime could not update some of %s: %v", plural(len(some), "container"), err)})
 			p.verifyIn(2 * settling)
 			return
@@ -134,6 +137,30 @@ func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 	return some
 }
 
+// doubt notes that the update that is being sent failed, for some of its containers at least: until verify has
+// compared what the kernel has, each of them may be on what it had before or on what it was sent.
+func (t *table) doubt() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.doubtedAt = time.Now(); t.doubted == nil {
+		t.doubted = map[string]cpuset.Set{}
+	}
+	for id, has := range t.sending {
+		t.doubted[id] = t.doubted[id].Union(has)
+	}
+}
+
+// settleDoubt ends the doubt about a failed update, once a comparison that began at a time has shown what came
+// of it.
+func (t *table) settleDoubt(compared time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.doubted != nil && compared.Sub(t.doubtedAt) > settling {
+		t.doubted = nil
+		t.wake()
+	}
+}
+
 // sendDone notes that the runtime has answered an update. A container for which an answer of a handler said
 // something else meanwhile is sent again: the order in which the runtime applied the two is not known.
 func (t *table) sendDone(some []move) {
@@ -153,6 +180,7 @@ func (t *table) sendDone(some []move) {
 // that has only some of its own is sent nothing until it is to have others.
 func (p *Plugin) verify() {
 	p.trim(p.table.groups())
+	defer p.table.settleDoubt(time.Now())
 	for _, s := range p.table.settled() {
 		is, ok := p.opt.Effective(s.group)
 		p.table.noteMissing(s.id, !ok)

@@ -294,7 +294,7 @@ func (t *table) resend(id string) {
 func (t *table) keepOnly(there map[string]bool, sandboxes map[string]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.synced, t.sending, t.sandboxes = true, nil, sandboxes
+	t.synced, t.sending, t.doubted, t.sandboxes = true, nil, nil, sandboxes
 	t.order = slices.DeleteFunc(t.order, func(s *tracked) bool {
 		if there[s.id] {
 			return false
