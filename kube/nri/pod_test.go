@@ -3,11 +3,14 @@ package nri
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 	"berth.dev/berth/place/kubelet"
 	"berth.dev/berth/podwords"
 )
@@ -114,6 +117,74 @@ func TestInitContainers(t *testing.T) {
 	}
 	must(t, n.stopPod(r))
 	eventually(t, "they are given back", func() bool { return n.shared().Contains(kept) })
+}
+
+// They are free, too, where another pod has the name of theirs, and however the last of the others came.
+func TestInitContainersDone(t *testing.T) {
+	t.Parallel()
+	const older, late, away = "an older pod has its name", "it is placed late", "it came while the plugin was away"
+	ctx := context.Background()
+	for _, name := range []string{older, late, away} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			apis, free, over := known{}, make(chan struct{}), make(chan time.Time)
+			close(over)
+			var stuck atomic.Bool
+			opt, heard := options(t, "1s1n8c1t")
+			opt.Pods, opt.Node.Policy = apis, slow{berth.Policy{}, func() {
+				if stuck.Load() {
+					<-free
+				}
+			}}
+			p := open(t, opt)
+			p.after = func(time.Duration) <-chan time.Time {
+				if stuck.Load() {
+					return over
+				}
+				return nil
+			}
+			create := func(pod *api.PodSandbox, c *api.Container) {
+				t.Helper()
+				_, _, err := p.CreateContainer(ctx, pod, c)
+				must(t, err)
+			}
+			q, places := apis.of("q", needs("init", place.Init, 4000), needs("a", place.App, 2000)), 1
+			init, a := container(q, "init", 4000), container(q, "a", 2000)
+			if name == older {
+				was := guaranteed(pod("q", nil))
+				was.Id, was.Uid = "pod-older", "uid-older"
+				c := container(was, "a", 1000)
+				c.Id = "older"
+				create(was, c)
+				places++
+			}
+			create(q, init)
+			_, err := p.StopContainer(ctx, q, init)
+			must(t, err)
+			if !p.isReserved("default/q/init", q.Uid) {
+				t.Fatal("its CPUs are not kept")
+			}
+			switch name {
+			case late:
+				stuck.Store(true)
+				create(q, a)
+				stuck.Store(false)
+				close(free)
+				eventually(t, "the last is placed", func() bool { p.retryAll(ctx); return len(heard.kinds(Recovered)) == 1 })
+			case away:
+				a.State, a.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_RUNNING, "0-7"
+				_, err := p.Synchronize(ctx, []*api.PodSandbox{q}, []*api.Container{a})
+				must(t, err)
+			default:
+				create(q, a)
+			}
+			all, err := p.node.List(ctx)
+			must(t, err)
+			if len(all) != places || len(p.reserving()) > 0 {
+				t.Errorf("%d places, want %d; events %+v", len(all), places, heard.all)
+			}
+		})
+	}
 }
 
 // Without the plugin, the runtime's validator creates no container that requires it.

@@ -129,6 +129,12 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		p.table.followPool(container)
 		p.forget(container)
 	}
+	waiting := p.reserving()
+	for _, pod := range pods {
+		if waiting[pod.GetUid()] { // its last container may have come while the plugin was away
+			p.initsDone(ctx, pod)
+		}
+	}
 	return nil
 }
 
