@@ -38,6 +38,7 @@ type box struct {
 	running  bool
 	own      int  // how many CPUs of its own it asks for, by a word: it gets them or is refused
 	refusing bool // the runtime fails to update it
+	unknown  bool // it runs, and the runtime does not know its state: it neither lists nor updates it
 }
 
 // runtime is a fake container runtime: containers that are numbers, with containerd's own
@@ -120,7 +121,10 @@ func (r *runtime) list(ctx context.Context, plugin adaptation.SyncCB) error {
 	var containers []*api.Container
 	for _, id := range slices.Sorted(maps.Keys(r.boxes)) {
 		b := r.boxes[id]
-		pods, containers = append(pods, b.pod), append(containers, b.listed())
+		pods = append(pods, b.pod)
+		if !b.unknown {
+			containers = append(containers, b.listed())
+		}
 	}
 	r.mu.Unlock()
 	updates, err := plugin(ctx, pods, containers)
@@ -170,7 +174,7 @@ func (r *runtime) set(id, cpus string) error {
 	case b.refusing:
 		return errors.New("refused")
 	}
-	if b.spec = cpuset.MustParse(cpus); b.running {
+	if b.spec = cpuset.MustParse(cpus); b.running && !b.unknown {
 		r.put(b, b.spec)
 	}
 	r.check("update of " + id)

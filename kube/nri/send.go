@@ -234,13 +234,23 @@ func (t *table) settled() (all []tracked) {
 	return all
 }
 
-// groups are the control groups of all containers.
+// groups are the control groups of all containers, and groupsByID the same by the containers' ids.
 func (t *table) groups() map[string]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make(map[string]bool, len(t.order))
 	for _, s := range t.order {
 		all[s.group] = true
+	}
+	return all
+}
+
+func (t *table) groupsByID() map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[string]string, len(t.order))
+	for _, s := range t.order {
+		all[s.id] = s.group
 	}
 	return all
 }

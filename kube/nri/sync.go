@@ -74,7 +74,36 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 			p.table.starting(c.GetId(), p.online) // maybe
 		}
 	}
+	p.keepRunning(containers, there)
 	p.table.keepOnly(there, live)
+}
+
+// keepRunning adds to there the containers that the runtime does not list and that have processes: containerd
+// lists none whose state it could not find out in time. They keep their places.
+func (p *Plugin) keepRunning(listed []*api.Container, there map[string]bool) {
+	p.mu.Lock()
+	known := maps.Clone(p.ids) // of the records, where the plugin has started anew
+	p.mu.Unlock()
+	groups := p.table.groupsByID()
+	for id, n := range known {
+		groups[id] = n.group
+	}
+	for _, c := range listed {
+		delete(groups, c.GetId())
+	}
+	for _, id := range slices.Sorted(maps.Keys(groups)) {
+		group := groups[id]
+		if id == "" || !p.opt.Busy(group) { // a place that waits for its container has no id
+			continue
+		}
+		is, _ := p.opt.Effective(group)
+		if n := known[id]; !p.table.has(id) {
+			pod := &api.PodSandbox{Namespace: n.of.namespace, Name: n.of.pod, Uid: n.pod}
+			p.table.add(pod, &api.Container{Id: id, Name: n.of.container, Linux: &api.LinuxContainer{CgroupsPath: n.group}}, resources{cpus: is}, false)
+		}
+		p.table.started(id, is)
+		there[id] = true
+	}
 }
 
 // adopt places all containers in one transition. Those that cannot be placed have the shared pool; after an
