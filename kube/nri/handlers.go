@@ -46,11 +46,7 @@ func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxRe
 func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.releasePod(ctx, pod)
-	p.forgetGroupStarts(pod)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.reported, pod.GetId())
+	p.forgetPod(ctx, pod)
 	return nil
 }
 

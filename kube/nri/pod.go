@@ -279,6 +279,31 @@ func (p *Plugin) releaseReserved(ctx context.Context, waiting []string) {
 	})
 }
 
+// forgetPod is releasePod of a sandbox that is gone, of which nothing stays.
+func (p *Plugin) forgetPod(ctx context.Context, pod *api.PodSandbox) {
+	p.releasePod(ctx, pod)
+	p.forgetGroupStarts(pod)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.reported, pod.GetId())
+}
+
+// endSandboxes forgets the sandboxes that have ended and for whose pods something is reserved: containerd tells of
+// the end of none that it had before it was started anew. Only one that was seen with processes can end.
+func (p *Plugin) endSandboxes(ctx context.Context) {
+	waiting := p.reserving()
+	for _, s := range p.table.allSandboxes() {
+		group, ok := groupOf(s.pod.GetLinux().GetCgroupsPath())
+		waits := waiting[s.pod.GetUid()]
+		if !ok || s.seen && !waits {
+			continue
+		}
+		if gone := p.table.noteSandbox(s.pod.GetId(), p.opt.Busy(group)); waits && gone >= p.opt.Unstarted {
+			p.forgetPod(ctx, s.pod)
+		}
+	}
+}
+
 // StopPodSandbox releases what a pod keeps beyond its containers. Its answer cannot hold updates: they are sent
 // afterwards.
 func (p *Plugin) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {

@@ -187,6 +187,59 @@ func TestInitContainersDone(t *testing.T) {
 	}
 }
 
+// What is reserved for a pod is given back once its sandbox has ended, also where the runtime does not tell of
+// that: of a sandbox that it had before it was started anew, and of one that it lists and that has ended.
+func TestSandboxEndsUntold(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	alive := true
+	opt, _ := options(t, "1s1n8c1t")
+	opt.Unstarted = time.Nanosecond
+	opt.Busy = func(group string) bool { return alive && group == "kubepods/podr/pause" }
+	p := open(t, opt)
+	r := guaranteed(pod("r", map[string]string{"berth.dev/role.init": "init"}))
+	r.Linux.CgroupsPath = "/kubepods/podr/pause"
+	reserve := func() {
+		t.Helper()
+		c := container(r, "init", 2000)
+		_, _, err := p.CreateContainer(ctx, r, c)
+		must(t, err)
+		_, err = p.StopContainer(ctx, r, c)
+		must(t, err)
+	}
+	list := func() {
+		t.Helper()
+		_, err := p.Synchronize(ctx, []*api.PodSandbox{r}, nil)
+		must(t, err)
+	}
+	owned := func(when string, want int) {
+		t.Helper()
+		s, err := p.node.State(ctx)
+		must(t, err)
+		if got := s.Owned(); got.Len() != want {
+			t.Errorf("%s CPUs %q are kept, want %d", when, got, want)
+		}
+	}
+	reserve()
+	list()
+	for range 3 {
+		p.endSandboxes(ctx)
+	}
+	owned("in the sandbox", 2)
+	alive = false
+	p.endSandboxes(ctx)
+	owned("when the sandbox is first seen without processes", 2)
+	p.endSandboxes(ctx)
+	owned("after the sandbox", 0)
+	reserve() // in one that was never seen with processes
+	for range 3 {
+		p.endSandboxes(ctx)
+	}
+	owned("in a sandbox whose group cannot be read", 2)
+	list()
+	owned("after a sandbox that is still listed", 0)
+}
+
 // Without the plugin, the runtime's validator creates no container that requires it.
 func TestRequiredPlugin(t *testing.T) {
 	t.Parallel()

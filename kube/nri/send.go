@@ -56,6 +56,7 @@ func (p *Plugin) repairLoop(ctx context.Context) {
 			}
 			p.retryAll(ctx)
 			p.abandon(ctx)
+			p.endSandboxes(ctx)
 			if p.table.writes() {
 				p.repair(ctx)
 			}

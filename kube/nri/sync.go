@@ -50,11 +50,7 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 	maps.DeleteFunc(p.reported, func(pod string, _ map[string]bool) bool { return pods[pod] == nil })
 	clear(p.retries) // adopt places those that are still there
 	p.mu.Unlock()
-	live := make(map[string]string, len(pods))
-	for _, pod := range pods {
-		live[pod.GetId()] = pod.GetUid()
-	}
-	there := make(map[string]bool, len(containers))
+	there, used := make(map[string]bool, len(containers)), make(map[string]bool, len(pods))
 	for _, c := range containers {
 		if s := c.GetState(); s == api.ContainerState_CONTAINER_STOPPED {
 			continue
@@ -64,7 +60,7 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 		if err != nil {
 			p.emit(about(string(agent.Failed), pod, c, "%v", err))
 		}
-		there[c.GetId()] = true
+		there[c.GetId()], used[c.GetPodSandboxId()] = true, true
 		p.table.add(pod, c, has, false)
 		// A runtime that was killed amid an update lists what it meant to write: the kernel's CPUs count.
 		if group := groupName(c); c.GetState() == api.ContainerState_CONTAINER_RUNNING || p.opt.Busy(group) {
@@ -75,7 +71,19 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 		}
 	}
 	p.keepRunning(containers, there)
+	live := make(map[string]*sandbox, len(pods))
+	for id, pod := range pods {
+		if used[id] || !p.hasEnded(pod) { // the runtime lists sandboxes that have ended and are not removed
+			live[id] = &sandbox{pod: pod}
+		}
+	}
 	p.table.keepOnly(there, live)
+}
+
+// hasEnded reports whether a sandbox has no process, where its group is known.
+func (p *Plugin) hasEnded(pod *api.PodSandbox) bool {
+	group, ok := groupOf(pod.GetLinux().GetCgroupsPath())
+	return ok && !p.opt.Busy(group)
 }
 
 // keepRunning adds to there the containers that the runtime does not list and that have processes: containerd
@@ -326,9 +334,14 @@ func (t *table) resend(id string) {
 
 // keepOnly drops the containers that the runtime does not have, and the update that a former connection has not
 // answered.
-func (t *table) keepOnly(there map[string]bool, sandboxes map[string]string) {
+func (t *table) keepOnly(there map[string]bool, sandboxes map[string]*sandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for id, s := range sandboxes {
+		if was := t.sandboxes[id]; was != nil {
+			s.seen, s.goneSince = was.seen, was.goneSince
+		}
+	}
 	t.synced, t.sending, t.doubted, t.sandboxes = true, nil, nil, sandboxes
 	t.order = slices.DeleteFunc(t.order, func(s *tracked) bool {
 		if there[s.id] {
