@@ -46,8 +46,9 @@ type tracked struct {
 	seen      bool      // the kernel has had its group, where this plugin can read it
 	goneSince time.Time // when the kernel was first seen without it; zero if it is there
 
-	// While the runtime starts it, its processes may begin on any of startCPUs.
-	startingSince time.Time // zero if it is not being started
+	// While the runtime starts it, or applies an update that it was asked for, its processes may be on any of
+	// startCPUs.
+	startingSince time.Time // zero if it is neither started nor updated
 	startCPUs     cpuset.Set
 
 	before      resources // want before the last transition, if that changed it

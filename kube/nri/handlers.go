@@ -194,9 +194,22 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	if err != nil {
 		p.emit(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
 	}
-	p.table.resend(c.GetId()) // the update may name other CPUs
+	p.table.resend(c.GetId(), p.online) // the update may name other CPUs
 	updates, _, err := p.table.answer(connection, "", p.online)
+	p.verifyIn(2 * settling)
 	return withLimits(updates, c.GetId(), stays), err
+}
+
+// PostUpdateContainer notes that the runtime has applied an update of a container, and on which CPUs that is.
+func (p *Plugin) PostUpdateContainer(_ context.Context, pod *api.PodSandbox, c *api.Container) error {
+	if !p.table.runs(c.GetId()) {
+		return nil
+	}
+	is, _ := p.opt.Effective(groupName(c))
+	if p.table.started(c.GetId(), is) { // it has no place
+		p.retryLater(pod, c)
+	}
+	return nil
 }
 
 // StopContainer gives the CPUs of a container back to the others, at once.

@@ -159,8 +159,8 @@ func updates(all []move) (out []*api.ContainerUpdate) {
 	return out
 }
 
-// startTimeout is how long a container that the runtime starts may begin on CPUs that it was given before.
-// The runtime reports no start that failed.
+// startTimeout is how long a container that the runtime starts, or updates as it was asked to, may be on CPUs that
+// it was given before. The runtime reports no start and no update that failed.
 const startTimeout = 5 * time.Second
 
 // blocked are exclusive CPUs that another container has before or after an update that is being sent: the

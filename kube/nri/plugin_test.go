@@ -212,6 +212,53 @@ func TestUpdateContainer(t *testing.T) {
 	}
 }
 
+// The runtime applies an update of a container that it was asked for after its answer, and may fail to: what the
+// container is to leave is had once the runtime tells that it has applied it.
+func TestResizedMayStay(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	has := map[string]cpuset.Set{}
+	opt.Effective = func(group string) (cpuset.Set, bool) {
+		is, ok := has[group[strings.LastIndex(group, "/")+1:]]
+		return is, ok
+	}
+	p := open(t, opt)
+	ctx := context.Background()
+	p.table.synced = true
+	start := func(name string, milli int) (*api.PodSandbox, *api.Container) {
+		t.Helper()
+		q := pod(name, exclusive)
+		c := container(q, "a", milli)
+		adjust, _, err := p.CreateContainer(ctx, q, c)
+		must(t, err)
+		has[c.Id] = cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())
+		must(t, p.PostStartContainer(ctx, q, c))
+		return q, c
+	}
+	x, c := start("x", 4000)
+	start("z", 2000)
+	was := has["x.a"]
+	updates, err := p.UpdateContainer(ctx, x, c, container(x, "a", 2000).Linux.Resources)
+	must(t, err)
+	next := cpuset.MustParse(cpusOf(updates, "x.a"))
+	start("y", 2000)
+	own := p.table.containers["y.a"].want.cpus
+	if next.Len() != 2 || own.IsEmpty() || own != was.Minus(next) {
+		t.Fatalf("x shrinks from %s to %s, and y is to have %s", was, next, own)
+	}
+	if begins := has["y.a"]; begins.IsEmpty() || begins.Overlaps(was) {
+		t.Errorf("it begins on %s beside one on %s", begins, was)
+	}
+	if got := sends(p); len(got) > 0 {
+		t.Errorf("sent before the update is applied: %q", got)
+	}
+	has["x.a"] = next
+	must(t, p.PostUpdateContainer(ctx, x, c))
+	if got, want := sends(p), []string{"y.a " + own.String()}; !cmp.Equal(got, want) {
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
+
 func cpusOf(updates []*api.ContainerUpdate, id string) string {
 	for _, u := range updates {
 		if u.GetContainerId() == id {

@@ -323,13 +323,30 @@ func (t *table) started(id string, is cpuset.Set) (abandoned bool) {
 	return abandoned
 }
 
-// resend has a container's CPUs sent again.
-func (t *table) resend(id string) {
+// mayRunOn notes CPUs on which a container may be until the runtime tells that it has started it, or applied an
+// update that it was asked for. What it was sent longer ago than startTimeout has arrived.
+func (s *tracked) mayRunOn(cpus cpuset.Set, at time.Time) {
+	if !s.sent.cpus.IsEmpty() && at.Sub(s.startingSince) >= startTimeout {
+		s.startCPUs = s.sent.cpus
+	}
+	s.startingSince, s.startCPUs = at, s.startCPUs.Union(cpus)
+}
+
+// resend has a container's CPUs sent again, in the answer to an update of it. The runtime applies that after all
+// that the answer says of others, and its handlers may be called before: until it tells that it has, the
+// container may be on the CPUs that it had.
+func (t *table) resend(id string, online cpuset.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.containers[id]; s != nil {
-		s.sent = resources{}
+	s := t.containers[id]
+	if s == nil {
+		return
 	}
+	if s.started {
+		s.mayRunOn(cmp.Or(s.sent.cpus, online), time.Now())
+		time.AfterFunc(startTimeout, t.wake)
+	}
+	s.sent = resources{}
 }
 
 // keepOnly drops the containers that the runtime does not have, and the update that a former connection has not
