@@ -142,11 +142,12 @@ func withLimits(all []*api.ContainerUpdate, id string, l limits) []*api.Containe
 	return all
 }
 
-// StartContainer notes that the runtime is about to start a container: updates from now on may come too late
-// for its start. The container's control group exists, and gets what its classes say before the program
-// begins. An error refuses the start.
+// StartContainer notes that the runtime is about to start a container: it has read before on which CPUs, and
+// updates come too late for its start. The container's control group exists, and gets what its classes say before
+// the program begins. An error refuses the start.
 func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
-	p.table.starting(c.GetId(), p.online)
+	is, _ := p.opt.Effective(groupName(c))
+	p.table.starting(c.GetId(), is, p.online)
 	p.startedInGroup(pod, c)
 	err := p.join(ctx, pod, c)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {

@@ -403,6 +403,7 @@ func TestBusy(t *testing.T) {
 	web, db := pod("web", nil), pod("db", exclusive)
 	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
 	must(t, err)
+	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
 	on := move{"web.a", &resources{cpus: p.online}, false}
 	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
 	adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))

@@ -243,8 +243,8 @@ func (p *Plugin) reserving() map[string]bool {
 func (p *Plugin) releasePod(ctx context.Context, pod *api.PodSandbox) {
 	p.table.removeSandbox(pod)
 	_ = p.within(ctx, func(ctx context.Context) error {
-		for _, s := range p.abandoned(0) {
-			if s.of.sandbox == pod.GetId() {
+		for _, s := range p.table.abandoned(0) {
+			if s.of.sandbox == pod.GetId() && !p.opt.Busy(s.group) {
 				if _, err := p.release(ctx, s.id); err != nil {
 					p.emit(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 				}

@@ -62,12 +62,14 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 		}
 		there[c.GetId()], used[c.GetPodSandboxId()] = true, true
 		p.table.add(pod, c, has, false)
-		// A runtime that was killed amid an update lists what it meant to write: the kernel's CPUs count.
-		if group := groupName(c); c.GetState() == api.ContainerState_CONTAINER_RUNNING || p.opt.Busy(group) {
-			is, _ := p.opt.Effective(group)
+		// A runtime that was killed amid an update lists what it meant to write: the kernel's CPUs count. A
+		// container that is created may have a process that has not begun, to which it applies no update.
+		group, state := groupName(c), c.GetState()
+		is, _ := p.opt.Effective(group)
+		if state == api.ContainerState_CONTAINER_RUNNING || state != api.ContainerState_CONTAINER_CREATED && p.opt.Busy(group) {
 			p.table.started(c.GetId(), is)
 		} else {
-			p.table.starting(c.GetId(), p.online) // maybe
+			p.table.starting(c.GetId(), is, p.online) // maybe
 		}
 	}
 	p.keepRunning(containers, there)
@@ -294,13 +296,13 @@ func (t *table) runs(id string) bool {
 	return t.containers[id] != nil && t.containers[id].started
 }
 
-// starting notes that the runtime starts a container: on the CPUs that it was sent before, or on those that it
-// is sent meanwhile.
-func (t *table) starting(id string, online cpuset.Set) {
+// starting notes that the runtime starts a container: on the CPUs that its group has, on those that it was sent
+// before, or on those that it is sent meanwhile.
+func (t *table) starting(id string, is, online cpuset.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.containers[id]; s != nil && !s.started {
-		s.startingSince, s.startCPUs = time.Now(), cmp.Or(s.sent.cpus, online)
+		s.mayRunOn(cmp.Or(s.sent.cpus, online).Union(is), time.Now())
 		time.AfterFunc(startTimeout, t.wake)
 	}
 }

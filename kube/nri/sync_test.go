@@ -316,8 +316,10 @@ func BenchmarkCreateContainer(b *testing.B) {
 			ctx := context.Background()
 			for i := range others {
 				q := pod(name(i), nil)
-				_, _, err := p.CreateContainer(ctx, q, container(q, "a", 100))
+				c := container(q, "a", 100)
+				_, _, err := p.CreateContainer(ctx, q, c)
 				must(b, err)
+				must(b, p.PostStartContainer(ctx, q, c))
 			}
 			q := pod("new", exclusive)
 			c := container(q, "a", 2000)
