@@ -973,6 +973,7 @@ func BenchmarkCreateClassed(b *testing.B) {
 			must(b, os.MkdirAll(group, 0o755))
 			must(b, os.WriteFile(filepath.Join(group, "cgroup.threads"), fmt.Appendf(nil, "%d\n%d\n%d\n", 10000+3*i, 10001+3*i, 10002+3*i), 0o644))
 		}
+		must(b, p.PostStartContainer(ctx, q, c))
 	}
 	_, err = p.node.Reconcile(ctx)
 	must(b, err)

@@ -494,7 +494,7 @@ func TestLimitsThatTheKubeletLifts(t *testing.T) {
 			_, _, err = p.CreateContainer(ctx, q, box)
 			must(t, err)
 			q.Annotations = c.words
-			p.table.resend("other.a") // so that the answer is about both
+			p.table.resend("other.a", p.online) // so that the answer is about both
 			updates, err := p.UpdateContainer(ctx, q, box, c.update)
 			must(t, err)
 			for _, u := range updates {

@@ -46,13 +46,21 @@ type tracked struct {
 	seen      bool      // the kernel has had its group, where this plugin can read it
 	goneSince time.Time // when the kernel was first seen without it; zero if it is there
 
-	// While the runtime starts it, its processes may begin on any of startCPUs.
-	startingSince time.Time // zero if it is not being started
+	// While the runtime starts it, or applies an update that it was asked for, its processes may be on any of
+	// startCPUs.
+	startingSince time.Time // zero if it is neither started nor updated
 	startCPUs     cpuset.Set
 
 	before      resources // want before the last transition, if that changed it
 	changed     bool
 	wasUnplaced bool // unplaced before the last transition
+}
+
+// sandbox is one of a pod that the runtime has.
+type sandbox struct {
+	pod       *api.PodSandbox
+	seen      bool      // its group has had processes, where this plugin can read it
+	goneSince time.Time // when the group was first seen without any; zero if it has some
 }
 
 // table is the agent.Enforcer of a container runtime: it notes what every container is to have. What
@@ -68,7 +76,7 @@ type table struct {
 	shared    cpuset.Set // the shared pool of the last transition
 	contested cpuset.Set // CPUs that are exclusive, or were since the last answer
 	owned     cpuset.Set
-	sandboxes map[string]string   // UIDs of pods, by the id of a sandbox
+	sandboxes map[string]*sandbox // by id
 	around    *agent.Surroundings // nil if nothing but containers is written
 	idle      bool                // pods of best effort are to be
 	beside    bool                // there are workloads that are no containers
@@ -80,11 +88,14 @@ type table struct {
 	// sending is an update that the runtime has not answered yet: by container, the CPUs that it
 	// has before and those that it has after.
 	sending map[string]cpuset.Set
-	wakeup  chan struct{}
+	// doubted are updates that failed, as sending has one, and doubtedAt is when the last of them did.
+	doubted   map[string]cpuset.Set
+	doubtedAt time.Time
+	wakeup    chan struct{}
 }
 
 func newTable(online cpuset.Set) *table {
-	return &table{containers: map[string]*tracked{}, sandboxes: map[string]string{}, shared: online, failed: func(error) {}, wakeup: make(chan struct{}, 1)}
+	return &table{containers: map[string]*tracked{}, sandboxes: map[string]*sandbox{}, shared: online, failed: func(error) {}, wakeup: make(chan struct{}, 1)}
 }
 
 // call is one call of a handler, which has a budget; nil is a decision without one. A call either commits or
@@ -335,13 +346,44 @@ func (t *table) Release(w *agent.Workload, leave bool, log *kernel.UndoLog) erro
 func (t *table) addSandbox(pod *api.PodSandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sandboxes[pod.GetId()] = pod.GetUid()
+	s := t.sandboxes[pod.GetId()]
+	if s == nil {
+		s = &sandbox{}
+		t.sandboxes[pod.GetId()] = s
+	}
+	s.pod = pod
 }
 
 func (t *table) removeSandbox(pod *api.PodSandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.sandboxes, pod.GetId())
+}
+
+// allSandboxes are copies of the sandboxes.
+func (t *table) allSandboxes() (all []sandbox) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.sandboxes {
+		all = append(all, *s)
+	}
+	return all
+}
+
+// noteSandbox notes whether the group of a sandbox has processes, and returns for how long it has had none.
+func (t *table) noteSandbox(id string, busy bool) (gone time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s := t.sandboxes[id]; {
+	case s == nil:
+	case busy:
+		s.seen, s.goneSince = true, time.Time{}
+	case s.seen && s.goneSince.IsZero():
+		s.goneSince = time.Now()
+	case s.seen:
+		gone = time.Since(s.goneSince)
+	}
+	return gone
 }
 
 // lives reports whether a pod has a sandbox; living is called with mu.
@@ -352,8 +394,8 @@ func (t *table) lives(uid string) bool {
 }
 
 func (t *table) living(uid string) bool {
-	for _, of := range t.sandboxes {
-		if of == uid {
+	for _, s := range t.sandboxes {
+		if s.pod.GetUid() == uid {
 			return true
 		}
 	}

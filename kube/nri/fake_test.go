@@ -38,6 +38,7 @@ type box struct {
 	running  bool
 	own      int  // how many CPUs of its own it asks for, by a word: it gets them or is refused
 	refusing bool // the runtime fails to update it
+	unknown  bool // it runs, and the runtime does not know its state: it neither lists nor updates it
 }
 
 // runtime is a fake container runtime: containers that are numbers, with containerd's own
@@ -120,7 +121,10 @@ func (r *runtime) list(ctx context.Context, plugin adaptation.SyncCB) error {
 	var containers []*api.Container
 	for _, id := range slices.Sorted(maps.Keys(r.boxes)) {
 		b := r.boxes[id]
-		pods, containers = append(pods, b.pod), append(containers, b.listed())
+		pods = append(pods, b.pod)
+		if !b.unknown {
+			containers = append(containers, b.listed())
+		}
 	}
 	r.mu.Unlock()
 	updates, err := plugin(ctx, pods, containers)
@@ -170,7 +174,7 @@ func (r *runtime) set(id, cpus string) error {
 	case b.refusing:
 		return errors.New("refused")
 	}
-	if b.spec = cpuset.MustParse(cpus); b.running {
+	if b.spec = cpuset.MustParse(cpus); b.running && !b.unknown {
 		r.put(b, b.spec)
 	}
 	r.check("update of " + id)
@@ -236,20 +240,19 @@ func (r *runtime) create(pod *api.PodSandbox, c *api.Container, own int) error {
 	return r.run(pod, c)
 }
 
-// run starts a container, as containerd does: on what it was to have when that began. What it
-// is told meanwhile the runtime only believes.
+// run starts a container, as containerd does: on what it was to have when that began, before plugins are told.
+// What the runtime is told meanwhile it only believes.
 func (r *runtime) run(pod *api.PodSandbox, c *api.Container) error {
 	ctx := context.Background()
-	if err := r.nri.StartContainer(ctx, &api.StartContainerRequest{Pod: pod, Container: c}); err != nil {
-		return err
-	}
 	r.mu.Lock()
 	b := r.boxes[c.GetId()]
 	begins := b.spec
 	r.mu.Unlock()
-	r.serial.Unlock()
-	goruntime.Gosched()
-	r.serial.Lock()
+	r.yield()
+	if err := r.nri.StartContainer(ctx, &api.StartContainerRequest{Pod: pod, Container: c}); err != nil {
+		return err
+	}
+	r.yield()
 	r.mu.Lock()
 	r.put(b, begins)
 	r.check("start of " + c.GetId())
@@ -257,7 +260,11 @@ func (r *runtime) run(pod *api.PodSandbox, c *api.Container) error {
 	return r.nri.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: pod, Container: c})
 }
 
-// make makes a container: updates of others first, as containerd has it.
+// yield lets others call the runtime.
+func (r *runtime) yield() { r.serial.Unlock(); goruntime.Gosched(); r.serial.Lock() }
+
+// make makes a container: updates of others first, as containerd has it. What it is told of the new one before that
+// is made it leaves out.
 func (r *runtime) make(pod *api.PodSandbox, c *api.Container, own int) error {
 	ctx := context.Background()
 	_ = r.nri.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: pod})
@@ -266,6 +273,7 @@ func (r *runtime) make(pod *api.PodSandbox, c *api.Container, own int) error {
 		return err
 	}
 	_, _ = r.updateAll(ctx, res.GetUpdate())
+	r.yield()
 	r.mu.Lock()
 	b := &box{pod: pod, c: c, own: own}
 	if cpus := res.GetAdjust().GetLinux().GetResources().GetCpu().GetCpus(); cpus != "" {

@@ -46,11 +46,7 @@ func (p *Plugin) UpdatePodSandbox(context.Context, *api.PodSandbox, *api.LinuxRe
 func (p *Plugin) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p.table.enter()
 	defer p.table.leave()
-	p.releasePod(ctx, pod)
-	p.forgetGroupStarts(pod)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.reported, pod.GetId())
+	p.forgetPod(ctx, pod)
 	return nil
 }
 
@@ -146,11 +142,12 @@ func withLimits(all []*api.ContainerUpdate, id string, l limits) []*api.Containe
 	return all
 }
 
-// StartContainer notes that the runtime is about to start a container: updates from now on may come too late
-// for its start. The container's control group exists, and gets what its classes say before the program
-// begins. An error refuses the start.
+// StartContainer notes that the runtime is about to start a container: it has read before on which CPUs, and
+// updates come too late for its start. The container's control group exists, and gets what its classes say before
+// the program begins. An error refuses the start.
 func (p *Plugin) StartContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) error {
-	p.table.starting(c.GetId(), p.online)
+	is, _ := p.opt.Effective(groupName(c))
+	p.table.starting(c.GetId(), is, p.online)
 	p.startedInGroup(pod, c)
 	err := p.join(ctx, pod, c)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
@@ -198,9 +195,22 @@ func (p *Plugin) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	if err != nil {
 		p.emit(about(Fallback, pod, c, "it keeps the CPUs that it has: %v", err))
 	}
-	p.table.resend(c.GetId()) // the update may name other CPUs
+	p.table.resend(c.GetId(), p.online) // the update may name other CPUs
 	updates, _, err := p.table.answer(connection, "", p.online)
+	p.verifyIn(2 * settling)
 	return withLimits(updates, c.GetId(), stays), err
+}
+
+// PostUpdateContainer notes that the runtime has applied an update of a container, and on which CPUs that is.
+func (p *Plugin) PostUpdateContainer(_ context.Context, pod *api.PodSandbox, c *api.Container) error {
+	if !p.table.runs(c.GetId()) {
+		return nil
+	}
+	is, _ := p.opt.Effective(groupName(c))
+	if p.table.started(c.GetId(), is) { // it has no place
+		p.retryLater(pod, c)
+	}
+	return nil
 }
 
 // StopContainer gives the CPUs of a container back to the others, at once.

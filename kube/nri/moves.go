@@ -38,7 +38,7 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 	if err != nil {
 		return nil, own, err
 	}
-	now, done := time.Now(), make([]bool, len(assignments))
+	now, done, waits := time.Now(), make([]bool, len(assignments)), false
 	all = make([]move, 0, len(t.order))
 	for _, step := range steps {
 		if done[step.Assignment] {
@@ -54,12 +54,14 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 				all = appendMove(all, s.id, to, lose)
 			}
 			s.noteSent(to, now)
+			waits = waits || !s.started
 		}
 	}
 	for i, a := range assignments { // those whose CPUs do not change
 		for _, s := range members[i] {
 			switch {
 			case done[i]:
+				continue
 			case s.fresh: // it has to wait for others, who need two steps
 				own = resources{t.shared.Minus(t.contested), s.want.mems}
 				if s.noteSent(own, now); own.cpus.IsEmpty() {
@@ -68,8 +70,14 @@ func (t *table) moves(answered string, online cpuset.Set) (all []move, own resou
 			case a.Have == a.Want:
 				all = appendMove(all, s.id, s.want, true)
 				s.noteSent(s.want, now)
+			default:
+				continue
 			}
+			waits = waits || !s.started
 		}
+	}
+	if waits { // by then what a container may begin on is known
+		time.AfterFunc(startTimeout, t.wake)
 	}
 	t.contested = t.owned
 	return all, own, busy
@@ -109,9 +117,13 @@ func (t *table) changes(answered string, online cpuset.Set) (all []cgroup.Assign
 	return all, members
 }
 
-// noteSent notes what the runtime is sent for a container.
+// noteSent notes what the runtime is sent for a container. For one that is not started it comes too late if the
+// runtime has begun to start it: no handler is called before the runtime has read on which CPUs.
 func (s *tracked) noteSent(to resources, at time.Time) {
-	if !s.fresh && !s.startingSince.IsZero() {
+	switch {
+	case !s.started:
+		s.mayRunOn(to.cpus, at)
+	case !s.startingSince.IsZero():
 		s.startCPUs = s.startCPUs.Union(to.cpus)
 	}
 	s.sent, s.since, s.fresh = to, at, false
@@ -159,22 +171,33 @@ func updates(all []move) (out []*api.ContainerUpdate) {
 	return out
 }
 
-// startTimeout is how long a container that the runtime starts may begin on CPUs that it was given before.
-// The runtime reports no start that failed.
+// startTimeout is how long a container that the runtime starts, or updates as it was asked to, may be on CPUs that
+// it was given before. The runtime reports no start and no update that failed.
 const startTimeout = 5 * time.Second
 
 // blocked are exclusive CPUs that another container has before or after an update that is being sent: the
-// runtime applies that after the answer of the handler at work. CPUs on which another container may be
-// about to start are blocked, too.
-func (t *table) blocked() (cpus cpuset.Set) {
+// runtime applies that after the answer of the handler at work. Those of an update that failed are blocked, too,
+// and CPUs on which another container may be about to start: those that it was sent last among them, as what it
+// is sent now may come too late.
+func (t *table) blocked(online cpuset.Set) (cpus cpuset.Set) {
+	now := time.Now()
 	for _, s := range t.order {
-		if !s.startingSince.IsZero() && time.Since(s.startingSince) < startTimeout {
-			cpus = cpus.Union(s.startCPUs.Minus(s.want.cpus).Intersect(t.owned))
+		var may cpuset.Set
+		if !s.startingSince.IsZero() && now.Sub(s.startingSince) < startTimeout {
+			may = s.startCPUs
+		}
+		if !s.started && !s.fresh && !s.want.cpus.IsEmpty() {
+			may = may.Union(cmp.Or(s.sent.cpus, s.startCPUs, online))
+		}
+		if !may.IsEmpty() {
+			cpus = cpus.Union(may.Minus(s.want.cpus).Intersect(t.owned))
 		}
 	}
-	for id, has := range t.sending {
-		if s := t.containers[id]; s != nil {
-			cpus = cpus.Union(has.Minus(s.want.cpus).Intersect(t.owned))
+	for _, update := range []map[string]cpuset.Set{t.sending, t.doubted} {
+		for id, has := range update {
+			if s := t.containers[id]; s != nil {
+				cpus = cpus.Union(has.Minus(s.want.cpus).Intersect(t.owned))
+			}
 		}
 	}
 	return cpus
@@ -182,7 +205,7 @@ func (t *table) blocked() (cpus cpuset.Set) {
 
 // heldBack are the blocked CPUs, and those that containers keep while they wait for blocked ones.
 func (t *table) heldBack(online cpuset.Set) cpuset.Set {
-	blocked := t.blocked()
+	blocked := t.blocked(online)
 	for before := (cpuset.Set{}); before != blocked; {
 		before = blocked
 		for _, s := range t.order {

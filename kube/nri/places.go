@@ -213,4 +213,5 @@ func (p *Plugin) forget(container string) {
 	}
 	delete(p.ids, container)
 	p.drift.Forget(container)
+	p.drift.Forget(heldKey(container))
 }

@@ -101,7 +101,7 @@ type Plugin struct {
 	reported    map[string]map[string]bool // problems that were reported, by pod id
 	runtime     string                     // its name
 	groupStarts groupStarts
-	drift       desired.Drift[string] // by container id
+	drift       desired.Drift[string] // by container id, and by heldKey
 	start       time.Time
 
 	now   func() time.Time // the clock of within

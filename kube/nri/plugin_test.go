@@ -212,6 +212,53 @@ func TestUpdateContainer(t *testing.T) {
 	}
 }
 
+// The runtime applies an update of a container that it was asked for after its answer, and may fail to: what the
+// container is to leave is had once the runtime tells that it has applied it.
+func TestResizedMayStay(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	has := map[string]cpuset.Set{}
+	opt.Effective = func(group string) (cpuset.Set, bool) {
+		is, ok := has[group[strings.LastIndex(group, "/")+1:]]
+		return is, ok
+	}
+	p := open(t, opt)
+	ctx := context.Background()
+	p.table.synced = true
+	start := func(name string, milli int) (*api.PodSandbox, *api.Container) {
+		t.Helper()
+		q := pod(name, exclusive)
+		c := container(q, "a", milli)
+		adjust, _, err := p.CreateContainer(ctx, q, c)
+		must(t, err)
+		has[c.Id] = cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())
+		must(t, p.PostStartContainer(ctx, q, c))
+		return q, c
+	}
+	x, c := start("x", 4000)
+	start("z", 2000)
+	was := has["x.a"]
+	updates, err := p.UpdateContainer(ctx, x, c, container(x, "a", 2000).Linux.Resources)
+	must(t, err)
+	next := cpuset.MustParse(cpusOf(updates, "x.a"))
+	start("y", 2000)
+	own := p.table.containers["y.a"].want.cpus
+	if next.Len() != 2 || own.IsEmpty() || own != was.Minus(next) {
+		t.Fatalf("x shrinks from %s to %s, and y is to have %s", was, next, own)
+	}
+	if begins := has["y.a"]; begins.IsEmpty() || begins.Overlaps(was) {
+		t.Errorf("it begins on %s beside one on %s", begins, was)
+	}
+	if got := sends(p); len(got) > 0 {
+		t.Errorf("sent before the update is applied: %q", got)
+	}
+	has["x.a"] = next
+	must(t, p.PostUpdateContainer(ctx, x, c))
+	if got, want := sends(p), []string{"y.a " + own.String()}; !cmp.Equal(got, want) {
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
+
 func cpusOf(updates []*api.ContainerUpdate, id string) string {
 	for _, u := range updates {
 		if u.GetContainerId() == id {
@@ -294,6 +341,57 @@ func TestFailedUpdates(t *testing.T) {
 	}
 }
 
+// A container that a group around it, or a partition, holds back on some of its CPUs is told when the shared
+// pool becomes smaller: it runs on all that it was told once it is not held back any more.
+func TestHeldBackFollowsThePool(t *testing.T) {
+	t.Parallel()
+	opt, heard := options(t, "1s1n4c2t")
+	held := true
+	opt.Effective = func(group string) (cpuset.Set, bool) {
+		if held {
+			return cpuset.MustParse("0-3"), strings.HasSuffix(group, "web.a")
+		}
+		return cpuset.MustParse("0-7"), strings.HasSuffix(group, "web.a")
+	}
+	p := open(t, opt)
+	ctx := context.Background()
+	p.table.synced = true
+	web, db := pod("web", nil), pod("db", exclusive)
+	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
+	must(t, err)
+	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
+	rounds := func() (told int) {
+		for range 6 {
+			told += len(sends(p))
+			p.table.containers["web.a"].since = time.Time{}
+			p.verify()
+		}
+		return told
+	}
+	if told := rounds(); told != 1+p.drift.Limit {
+		t.Errorf("it is told what it has %d times, want after its start and %d times more", told, p.drift.Limit)
+	}
+	reported := heard.kinds(Drifted)
+	if last := len(reported) - 1; last != p.drift.Limit || !strings.Contains(reported[last], "it has them once that ends") {
+		t.Errorf("told %q", reported)
+	}
+	if told := rounds(); told > 0 || len(heard.kinds(Drifted)) != len(reported) {
+		t.Errorf("it is told %d times more, events %q", told, heard.kinds(Drifted))
+	}
+	_, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	own := p.table.containers["db.a"].want.cpus
+	if rest := cpusOf(updates, "web.a"); own.Len() != 2 || rest != p.online.Minus(own).String() {
+		t.Errorf("beside the owner of %s it is told %q", own, rest)
+	}
+	held = false
+	p.table.containers["web.a"].since = time.Time{}
+	p.verify()
+	if got, want := sends(p), []string{"web.a " + p.online.Minus(own).String()}; !cmp.Equal(got, want) { // as on any other CPUs than its own
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
+
 // CPUs that an update on its way still gives to somebody else are had once that is applied:
 // until then the container runs in the shared pool.
 func TestBusy(t *testing.T) {
@@ -305,6 +403,7 @@ func TestBusy(t *testing.T) {
 	web, db := pod("web", nil), pod("db", exclusive)
 	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
 	must(t, err)
+	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
 	on := move{"web.a", &resources{cpus: p.online}, false}
 	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
 	adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
@@ -331,6 +430,69 @@ func TestBusy(t *testing.T) {
 	}
 	if want := []string{"web.a " + first.String(), "db.a " + w.CPUs.String()}; !cmp.Equal(told, want) {
 		t.Errorf("sent %q, want %q", told, want)
+	}
+}
+
+// refusing is a runtime that fails some updates, and notes those that it applies.
+type refusing struct {
+	refuses int // so many
+	apply   func(id, cpus string)
+	told    []string
+}
+
+func (r *refusing) UpdateContainers(all []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+	if r.refuses > 0 {
+		r.refuses--
+		return nil, errors.New("refused")
+	}
+	for _, u := range all {
+		cpus := u.GetLinux().GetResources().GetCpu().GetCpus()
+		r.told = append(r.told, u.GetContainerId()+" "+cpus)
+		r.apply(u.GetContainerId(), cpus)
+	}
+	return nil, nil
+}
+
+// Where an update fails that takes CPUs from a container, nobody gets these CPUs before the kernel has shown
+// that the container has left them.
+func TestFailedUpdateIsCompared(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	webs := cpuset.MustParse("0-7")
+	opt.Effective = func(group string) (cpuset.Set, bool) { return webs, strings.HasSuffix(group, "web.a") }
+	p := open(t, opt)
+	ctx := context.Background()
+	p.table.synced = true
+	web, db := pod("web", nil), pod("db", exclusive)
+	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
+	must(t, err)
+	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
+	on := move{"web.a", &resources{cpus: p.online}, false}
+	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
+	_, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	p.table.sendDone([]move{on}) // db runs in the shared pool, and web is to be told once more
+	r := &refusing{refuses: 1, apply: func(id, cpus string) {
+		if id == "web.a" {
+			webs = cpuset.MustParse(cpus)
+		}
+	}}
+	compare := func(after time.Duration) {
+		p.table.doubtedAt = time.Now().Add(-after)
+		p.table.containers["web.a"].since = p.table.doubtedAt
+		p.verify()
+	}
+	p.send(r)
+	p.send(r)             // something wakes it
+	compare(-time.Minute) // too soon for the runtime
+	if p.send(r); len(r.told) > 0 || r.refuses > 0 {
+		t.Errorf("before the kernel was compared, sent %q", r.told)
+	}
+	compare(2 * settling)
+	p.send(r)
+	own := p.table.containers["db.a"].want.cpus
+	if want := []string{"web.a " + p.online.Minus(own).String(), "db.a " + own.String()}; !cmp.Equal(r.told, want) {
+		t.Errorf("sent %q, want %q", r.told, want)
 	}
 }
 

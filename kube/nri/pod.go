@@ -191,34 +191,51 @@ func (p *Plugin) hasPlace(pod string) bool {
 	return false
 }
 
-// initsDone releases the places of a pod's init containers once all its other containers run.
+// initsDone releases the places of a pod's init containers once all its other containers have theirs.
 func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 	info := p.info(pod)
 	if info == nil {
 		return
 	}
-	names := map[string]bool{}
+	lacks := map[string]bool{} // names of containers
 	for i := range info.Containers {
 		if c := &info.Containers[i]; c.Role != place.Init {
-			names[workloadID(pod, &api.Container{Name: c.Name})] = true
+			lacks[c.Name] = true
 		}
 	}
-	var waiting []string
 	p.mu.Lock()
 	for _, n := range p.ids {
 		if n.pod == pod.GetUid() {
-			delete(names, n.id)
-		}
-	}
-	for id, of := range p.reserved {
-		if of == pod.GetUid() && !names[id] {
-			waiting = append(waiting, id)
+			delete(lacks, n.of.container)
 		}
 	}
 	p.mu.Unlock()
-	if len(names) == 0 {
-		p.releaseReserved(ctx, waiting)
+	if len(lacks) == 0 {
+		p.releaseReserved(ctx, p.reservedOf(pod.GetUid()))
 	}
+}
+
+// reservedOf are the reserved workloads of a pod.
+func (p *Plugin) reservedOf(uid string) (ids []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, of := range p.reserved {
+		if of == uid {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// reserving are the UIDs of the pods that have reserved workloads.
+func (p *Plugin) reserving() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	uids := map[string]bool{}
+	for _, uid := range p.reserved {
+		uids[uid] = true
+	}
+	return uids
 }
 
 // releasePod releases what containers of a stopped sandbox have that were never started or are gone and, if the
@@ -226,8 +243,8 @@ func (p *Plugin) initsDone(ctx context.Context, pod *api.PodSandbox) {
 func (p *Plugin) releasePod(ctx context.Context, pod *api.PodSandbox) {
 	p.table.removeSandbox(pod)
 	_ = p.within(ctx, func(ctx context.Context) error {
-		for _, s := range p.abandoned(0) {
-			if s.of.sandbox == pod.GetId() {
+		for _, s := range p.table.abandoned(0) {
+			if s.of.sandbox == pod.GetId() && !p.opt.Busy(s.group) {
 				if _, err := p.release(ctx, s.id); err != nil {
 					p.emit(s.of.event(string(agent.Failed), fmt.Sprintf("its CPUs are not given back yet: %v", err)))
 				}
@@ -237,15 +254,7 @@ func (p *Plugin) releasePod(ctx context.Context, pod *api.PodSandbox) {
 		if p.table.lives(uid) {
 			return nil
 		}
-		var waiting []string
-		p.mu.Lock()
-		for id, of := range p.reserved {
-			if of == uid {
-				waiting = append(waiting, id)
-			}
-		}
-		p.mu.Unlock()
-		p.releaseReserved(ctx, waiting)
+		p.releaseReserved(ctx, p.reservedOf(uid))
 		return nil
 	})
 }
@@ -268,6 +277,31 @@ func (p *Plugin) releaseReserved(ctx context.Context, waiting []string) {
 		}
 		return nil
 	})
+}
+
+// forgetPod is releasePod of a sandbox that is gone, of which nothing stays.
+func (p *Plugin) forgetPod(ctx context.Context, pod *api.PodSandbox) {
+	p.releasePod(ctx, pod)
+	p.forgetGroupStarts(pod)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.reported, pod.GetId())
+}
+
+// endSandboxes forgets the sandboxes that have ended and for whose pods something is reserved: containerd tells of
+// the end of none that it had before it was started anew. Only one that was seen with processes can end.
+func (p *Plugin) endSandboxes(ctx context.Context) {
+	waiting := p.reserving()
+	for _, s := range p.table.allSandboxes() {
+		group, ok := groupOf(s.pod.GetLinux().GetCgroupsPath())
+		waits := waiting[s.pod.GetUid()]
+		if !ok || s.seen && !waits {
+			continue
+		}
+		if gone := p.table.noteSandbox(s.pod.GetId(), p.opt.Busy(group)); waits && gone >= p.opt.Unstarted {
+			p.forgetPod(ctx, s.pod)
+		}
+	}
 }
 
 // StopPodSandbox releases what a pod keeps beyond its containers. Its answer cannot hold updates: they are sent

@@ -3,11 +3,14 @@ package nri
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"berth.dev/berth/place"
+	"berth.dev/berth/place/berth"
 	"berth.dev/berth/place/kubelet"
 	"berth.dev/berth/podwords"
 )
@@ -114,6 +117,127 @@ func TestInitContainers(t *testing.T) {
 	}
 	must(t, n.stopPod(r))
 	eventually(t, "they are given back", func() bool { return n.shared().Contains(kept) })
+}
+
+// They are free, too, where another pod has the name of theirs, and however the last of the others came.
+func TestInitContainersDone(t *testing.T) {
+	t.Parallel()
+	const older, late, away = "an older pod has its name", "it is placed late", "it came while the plugin was away"
+	ctx := context.Background()
+	for _, name := range []string{older, late, away} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			apis, free, over := known{}, make(chan struct{}), make(chan time.Time)
+			close(over)
+			var stuck atomic.Bool
+			opt, heard := options(t, "1s1n8c1t")
+			opt.Pods, opt.Node.Policy = apis, slow{berth.Policy{}, func() {
+				if stuck.Load() {
+					<-free
+				}
+			}}
+			p := open(t, opt)
+			p.after = func(time.Duration) <-chan time.Time {
+				if stuck.Load() {
+					return over
+				}
+				return nil
+			}
+			create := func(pod *api.PodSandbox, c *api.Container) {
+				t.Helper()
+				_, _, err := p.CreateContainer(ctx, pod, c)
+				must(t, err)
+			}
+			q, places := apis.of("q", needs("init", place.Init, 4000), needs("a", place.App, 2000)), 1
+			init, a := container(q, "init", 4000), container(q, "a", 2000)
+			if name == older {
+				was := guaranteed(pod("q", nil))
+				was.Id, was.Uid = "pod-older", "uid-older"
+				c := container(was, "a", 1000)
+				c.Id = "older"
+				create(was, c)
+				places++
+			}
+			create(q, init)
+			_, err := p.StopContainer(ctx, q, init)
+			must(t, err)
+			if !p.isReserved("default/q/init", q.Uid) {
+				t.Fatal("its CPUs are not kept")
+			}
+			switch name {
+			case late:
+				stuck.Store(true)
+				create(q, a)
+				stuck.Store(false)
+				close(free)
+				eventually(t, "the last is placed", func() bool { p.retryAll(ctx); return len(heard.kinds(Recovered)) == 1 })
+			case away:
+				a.State, a.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_RUNNING, "0-7"
+				_, err := p.Synchronize(ctx, []*api.PodSandbox{q}, []*api.Container{a})
+				must(t, err)
+			default:
+				create(q, a)
+			}
+			all, err := p.node.List(ctx)
+			must(t, err)
+			if len(all) != places || len(p.reserving()) > 0 {
+				t.Errorf("%d places, want %d; events %+v", len(all), places, heard.all)
+			}
+		})
+	}
+}
+
+// What is reserved for a pod is given back once its sandbox has ended, also where the runtime does not tell of
+// that: of a sandbox that it had before it was started anew, and of one that it lists and that has ended.
+func TestSandboxEndsUntold(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	alive := true
+	opt, _ := options(t, "1s1n8c1t")
+	opt.Unstarted = time.Nanosecond
+	opt.Busy = func(group string) bool { return alive && group == "kubepods/podr/pause" }
+	p := open(t, opt)
+	r := guaranteed(pod("r", map[string]string{"berth.dev/role.init": "init"}))
+	r.Linux.CgroupsPath = "/kubepods/podr/pause"
+	reserve := func() {
+		t.Helper()
+		c := container(r, "init", 2000)
+		_, _, err := p.CreateContainer(ctx, r, c)
+		must(t, err)
+		_, err = p.StopContainer(ctx, r, c)
+		must(t, err)
+	}
+	list := func() {
+		t.Helper()
+		_, err := p.Synchronize(ctx, []*api.PodSandbox{r}, nil)
+		must(t, err)
+	}
+	owned := func(when string, want int) {
+		t.Helper()
+		s, err := p.node.State(ctx)
+		must(t, err)
+		if got := s.Owned(); got.Len() != want {
+			t.Errorf("%s CPUs %q are kept, want %d", when, got, want)
+		}
+	}
+	reserve()
+	list()
+	for range 3 {
+		p.endSandboxes(ctx)
+	}
+	owned("in the sandbox", 2)
+	alive = false
+	p.endSandboxes(ctx)
+	owned("when the sandbox is first seen without processes", 2)
+	p.endSandboxes(ctx)
+	owned("after the sandbox", 0)
+	reserve() // in one that was never seen with processes
+	for range 3 {
+		p.endSandboxes(ctx)
+	}
+	owned("in a sandbox whose group cannot be read", 2)
+	list()
+	owned("after a sandbox that is still listed", 0)
 }
 
 // Without the plugin, the runtime's validator creates no container that requires it.

@@ -75,6 +75,7 @@ func (p *Plugin) retry(ctx context.Context, u *unplaced) {
 		delete(p.retries, id)
 	}
 	p.mu.Unlock()
+	p.initsDone(ctx, u.pod)
 	if p.table.has(id) {
 		p.emit(about(Recovered, u.pod, u.c, "it has what it asks for now"))
 	}

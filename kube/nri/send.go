@@ -56,6 +56,7 @@ func (p *Plugin) repairLoop(ctx context.Context) {
 			}
 			p.retryAll(ctx)
 			p.abandon(ctx)
+			p.endSandboxes(ctx)
 			if p.table.writes() {
 				p.repair(ctx)
 			}
@@ -94,8 +95,11 @@ func (p *Plugin) send(runtime updater) {
 			continue
 		}
 		_, err := runtime.UpdateContainers(updates(some))
-		p.table.sendDone(some)
 		if err != nil { // it does not say of whom
+			p.table.doubt()
+		}
+		p.table.sendDone(some)
+		if err != nil {
 			p.emit(Event{Kind: Drifted, Text: fmt.Sprintf("the runtime could not update some of %s: %v", plural(len(some), "container"), err)})
 			p.verifyIn(2 * settling)
 			return
@@ -134,6 +138,30 @@ func (t *table) outgoing(lose bool, online cpuset.Set) (some []move) {
 	return some
 }
 
+// doubt notes that the update that is being sent failed, for some of its containers at least: until verify has
+// compared what the kernel has, each of them may be on what it had before or on what it was sent.
+func (t *table) doubt() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.doubtedAt = time.Now(); t.doubted == nil {
+		t.doubted = map[string]cpuset.Set{}
+	}
+	for id, has := range t.sending {
+		t.doubted[id] = t.doubted[id].Union(has)
+	}
+}
+
+// settleDoubt ends the doubt about a failed update, once a comparison that began at a time has shown what came
+// of it.
+func (t *table) settleDoubt(compared time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.doubted != nil && compared.Sub(t.doubtedAt) > settling {
+		t.doubted = nil
+		t.wake()
+	}
+}
+
 // sendDone notes that the runtime has answered an update. A container for which an answer of a handler said
 // something else meanwhile is sent again: the order in which the runtime applied the two is not known.
 func (t *table) sendDone(some []move) {
@@ -149,22 +177,36 @@ func (t *table) sendDone(some []move) {
 }
 
 // verify compares the CPUs that the kernel gives containers with those that they are to have. Those that
-// differ are sent again, up to three times in a minute; then they are left as they are.
+// differ are sent again, up to three times in a minute. Then a container on other CPUs is left as it is; one
+// that has only some of its own is sent nothing until it is to have others.
 func (p *Plugin) verify() {
 	p.trim(p.table.groups())
+	defer p.table.settleDoubt(time.Now())
 	for _, s := range p.table.settled() {
 		is, ok := p.opt.Effective(s.group)
 		p.table.noteMissing(s.id, !ok)
 		if !ok || is == s.want.cpus {
 			continue
 		}
+		held, key := s.want.cpus.Contains(is), s.id
+		if held {
+			key = heldKey(s.id)
+		}
 		p.mu.Lock()
-		count, yielded := p.drift.Found(s.id, int64(time.Since(p.start)))
+		told := p.drift.Yielded(key)
+		count, yielded := p.drift.Found(key, int64(time.Since(p.start)))
 		p.mu.Unlock()
 		text := fmt.Sprintf("the kernel has CPUs %s instead of %s, time %d", is, s.want.cpus, count)
-		if s.want.cpus.Contains(is) {
+		if held {
 			text += "; a group around it, or a partition, holds the others back"
 		}
+		if held && count > p.drift.Limit { // sending the same again changes nothing; other CPUs it is still sent
+			if !told {
+				p.emit(s.of.event(Drifted, text+"; it has them once that ends"))
+			}
+			continue
+		}
+		yielded = yielded && !held
 		if yielded {
 			text += "; it is left as it is"
 		}
@@ -173,6 +215,9 @@ func (p *Plugin) verify() {
 		}
 	}
 }
+
+// heldKey is the key in Plugin.drift of how often a container had only some of its CPUs.
+func heldKey(container string) string { return container + " held" }
 
 // settling is how long the runtime may take from the answer of a handler until the kernel has what it says.
 const settling = 300 * time.Millisecond
@@ -190,13 +235,23 @@ func (t *table) settled() (all []tracked) {
 	return all
 }
 
-// groups are the control groups of all containers.
+// groups are the control groups of all containers, and groupsByID the same by the containers' ids.
 func (t *table) groups() map[string]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make(map[string]bool, len(t.order))
 	for _, s := range t.order {
 		all[s.group] = true
+	}
+	return all
+}
+
+func (t *table) groupsByID() map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[string]string, len(t.order))
+	for _, s := range t.order {
+		all[s.id] = s.group
 	}
 	return all
 }

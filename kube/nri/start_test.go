@@ -36,8 +36,10 @@ func TestTakenWhileStarting(t *testing.T) {
 		begins   string // what the kernel shows after the start
 		meantime func(p *Plugin)
 		moved    bool // the starting container is told once more
+		created  bool // the runtime tells only then that it starts it
 	}{
 		{name: "it began before", begins: "0-7", moved: true},
+		{name: "before the start was told", begins: "0-7", moved: true, created: true},
 		{name: "it began after", begins: ""}, // as it was told
 		{name: "it never began", meantime: func(p *Plugin) { p.table.containers["web.a"].startingSince = time.Now().Add(-startTimeout) }},
 	} {
@@ -48,13 +50,18 @@ func TestTakenWhileStarting(t *testing.T) {
 			opt.Effective = func(group string) (cpuset.Set, bool) {
 				return is, strings.HasSuffix(group, "web.a") && !is.IsEmpty()
 			}
+			opt.Busy = func(group string) bool { return strings.HasSuffix(group, "web.a") } // its process has not begun
 			p := open(t, opt)
 			ctx := context.Background()
 			p.table.synced = true
 			web, db := pod("web", nil), pod("db", exclusive)
 			_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
 			must(t, err)
-			must(t, p.StartContainer(ctx, web, container(web, "a", 100)))
+			if c.created { // longer ago than a start takes
+				p.table.containers["web.a"].startingSince = time.Now().Add(-startTimeout)
+			} else {
+				must(t, p.StartContainer(ctx, web, container(web, "a", 100)))
+			}
 			adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
 			must(t, err)
 			own := p.table.containers["db.a"].want.cpus
@@ -63,6 +70,13 @@ func TestTakenWhileStarting(t *testing.T) {
 				t.Errorf("it begins on %s beside one that may begin on %s", first, own)
 			}
 			rest := cpusOf(updates, "web.a")
+			if c.created {
+				must(t, p.RemovePodSandbox(ctx, pod("other", nil)))
+				if got := sends(p); len(got) > 0 {
+					t.Errorf("sent before the start is told: %q", got)
+				}
+				must(t, p.StartContainer(ctx, web, container(web, "a", 100)))
+			}
 			if got := sends(p); len(got) > 0 {
 				t.Errorf("sent before the start is over: %q", got)
 			}
@@ -82,6 +96,33 @@ func TestTakenWhileStarting(t *testing.T) {
 				t.Errorf("sent %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// A container that is listed as created and has a process has not started: an update of it may come too late.
+func TestCreatedWithAProcess(t *testing.T) {
+	t.Parallel()
+	opt, _ := options(t, "1s1n4c2t")
+	opt.Effective = func(group string) (cpuset.Set, bool) {
+		return cpuset.MustParse("0-7"), strings.HasSuffix(group, "web.a")
+	}
+	p := open(t, opt)
+	ctx := context.Background()
+	web, db := pod("web", nil), pod("db", exclusive)
+	c := container(web, "a", 100)
+	c.State, c.Linux.Resources.Cpu.Cpus = api.ContainerState_CONTAINER_CREATED, "0-7"
+	_, err := p.Synchronize(ctx, []*api.PodSandbox{web}, []*api.Container{c})
+	must(t, err)
+	adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
+	must(t, err)
+	own, rest := p.table.containers["db.a"].want.cpus, cpusOf(updates, "web.a")
+	first := cpuset.MustParse(adjust.GetLinux().GetResources().GetCpu().GetCpus())
+	if own.Len() != 2 || first.IsEmpty() || first.Overlaps(own) {
+		t.Errorf("it begins on %s, and its own are %s", first, own)
+	}
+	must(t, p.PostStartContainer(ctx, web, c))
+	if got, want := sends(p), []string{"web.a " + rest, "db.a " + own.String()}; !cmp.Equal(got, want) {
+		t.Errorf("sent %q, want %q", got, want)
 	}
 }
 

@@ -50,11 +50,7 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 	maps.DeleteFunc(p.reported, func(pod string, _ map[string]bool) bool { return pods[pod] == nil })
 	clear(p.retries) // adopt places those that are still there
 	p.mu.Unlock()
-	live := make(map[string]string, len(pods))
-	for _, pod := range pods {
-		live[pod.GetId()] = pod.GetUid()
-	}
-	there := make(map[string]bool, len(containers))
+	there, used := make(map[string]bool, len(containers)), make(map[string]bool, len(pods))
 	for _, c := range containers {
 		if s := c.GetState(); s == api.ContainerState_CONTAINER_STOPPED {
 			continue
@@ -64,17 +60,60 @@ func (p *Plugin) trackAll(pods map[string]*api.PodSandbox, containers []*api.Con
 		if err != nil {
 			p.emit(about(string(agent.Failed), pod, c, "%v", err))
 		}
-		there[c.GetId()] = true
+		there[c.GetId()], used[c.GetPodSandboxId()] = true, true
 		p.table.add(pod, c, has, false)
-		// A runtime that was killed amid an update lists what it meant to write: the kernel's CPUs count.
-		if group := groupName(c); c.GetState() == api.ContainerState_CONTAINER_RUNNING || p.opt.Busy(group) {
-			is, _ := p.opt.Effective(group)
+		// A runtime that was killed amid an update lists what it meant to write: the kernel's CPUs count. A
+		// container that is created may have a process that has not begun, to which it applies no update.
+		group, state := groupName(c), c.GetState()
+		is, _ := p.opt.Effective(group)
+		if state == api.ContainerState_CONTAINER_RUNNING || state != api.ContainerState_CONTAINER_CREATED && p.opt.Busy(group) {
 			p.table.started(c.GetId(), is)
 		} else {
-			p.table.starting(c.GetId(), p.online) // maybe
+			p.table.starting(c.GetId(), is, p.online) // maybe
+		}
+	}
+	p.keepRunning(containers, there)
+	live := make(map[string]*sandbox, len(pods))
+	for id, pod := range pods {
+		if used[id] || !p.hasEnded(pod) { // the runtime lists sandboxes that have ended and are not removed
+			live[id] = &sandbox{pod: pod}
 		}
 	}
 	p.table.keepOnly(there, live)
+}
+
+// hasEnded reports whether a sandbox has no process, where its group is known.
+func (p *Plugin) hasEnded(pod *api.PodSandbox) bool {
+	group, ok := groupOf(pod.GetLinux().GetCgroupsPath())
+	return ok && !p.opt.Busy(group)
+}
+
+// keepRunning adds to there the containers that the runtime does not list and that have processes: containerd
+// lists none whose state it could not find out in time. They keep their places.
+func (p *Plugin) keepRunning(listed []*api.Container, there map[string]bool) {
+	p.mu.Lock()
+	known := maps.Clone(p.ids) // of the records, where the plugin has started anew
+	p.mu.Unlock()
+	groups := p.table.groupsByID()
+	for id, n := range known {
+		groups[id] = n.group
+	}
+	for _, c := range listed {
+		delete(groups, c.GetId())
+	}
+	for _, id := range slices.Sorted(maps.Keys(groups)) {
+		group := groups[id]
+		if id == "" || !p.opt.Busy(group) { // a place that waits for its container has no id
+			continue
+		}
+		is, _ := p.opt.Effective(group)
+		if n := known[id]; !p.table.has(id) {
+			pod := &api.PodSandbox{Namespace: n.of.namespace, Name: n.of.pod, Uid: n.pod}
+			p.table.add(pod, &api.Container{Id: id, Name: n.of.container, Linux: &api.LinuxContainer{CgroupsPath: n.group}}, resources{cpus: is}, false)
+		}
+		p.table.started(id, is)
+		there[id] = true
+	}
 }
 
 // adopt places all containers in one transition. Those that cannot be placed have the shared pool; after an
@@ -128,6 +167,12 @@ func (p *Plugin) adopt(ctx context.Context, pods map[string]*api.PodSandbox, con
 		container := wishes[r.ID].container()
 		p.table.followPool(container)
 		p.forget(container)
+	}
+	waiting := p.reserving()
+	for _, pod := range pods {
+		if waiting[pod.GetUid()] { // its last container may have come while the plugin was away
+			p.initsDone(ctx, pod)
+		}
 	}
 	return nil
 }
@@ -251,13 +296,13 @@ func (t *table) runs(id string) bool {
 	return t.containers[id] != nil && t.containers[id].started
 }
 
-// starting notes that the runtime starts a container: on the CPUs that it was sent before, or on those that it
-// is sent meanwhile.
-func (t *table) starting(id string, online cpuset.Set) {
+// starting notes that the runtime starts a container: on the CPUs that its group has, on those that it was sent
+// before, or on those that it is sent meanwhile.
+func (t *table) starting(id string, is, online cpuset.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.containers[id]; s != nil && !s.started {
-		s.startingSince, s.startCPUs = time.Now(), cmp.Or(s.sent.cpus, online)
+		s.mayRunOn(cmp.Or(s.sent.cpus, online).Union(is), time.Now())
 		time.AfterFunc(startTimeout, t.wake)
 	}
 }
@@ -280,21 +325,43 @@ func (t *table) started(id string, is cpuset.Set) (abandoned bool) {
 	return abandoned
 }
 
-// resend has a container's CPUs sent again.
-func (t *table) resend(id string) {
+// mayRunOn notes CPUs on which a container may be until the runtime tells that it has started it, or applied an
+// update that it was asked for. What it was sent longer ago than startTimeout has arrived.
+func (s *tracked) mayRunOn(cpus cpuset.Set, at time.Time) {
+	if !s.sent.cpus.IsEmpty() && at.Sub(s.startingSince) >= startTimeout {
+		s.startCPUs = s.sent.cpus
+	}
+	s.startingSince, s.startCPUs = at, s.startCPUs.Union(cpus)
+}
+
+// resend has a container's CPUs sent again, in the answer to an update of it. The runtime applies that after all
+// that the answer says of others, and its handlers may be called before: until it tells that it has, the
+// container may be on the CPUs that it had.
+func (t *table) resend(id string, online cpuset.Set) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.containers[id]; s != nil {
-		s.sent = resources{}
+	s := t.containers[id]
+	if s == nil {
+		return
 	}
+	if s.started {
+		s.mayRunOn(cmp.Or(s.sent.cpus, online), time.Now())
+		time.AfterFunc(startTimeout, t.wake)
+	}
+	s.sent = resources{}
 }
 
 // keepOnly drops the containers that the runtime does not have, and the update that a former connection has not
 // answered.
-func (t *table) keepOnly(there map[string]bool, sandboxes map[string]string) {
+func (t *table) keepOnly(there map[string]bool, sandboxes map[string]*sandbox) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.synced, t.sending, t.sandboxes = true, nil, sandboxes
+	for id, s := range sandboxes {
+		if was := t.sandboxes[id]; was != nil {
+			s.seen, s.goneSince = was.seen, was.goneSince
+		}
+	}
+	t.synced, t.sending, t.doubted, t.sandboxes = true, nil, nil, sandboxes
 	t.order = slices.DeleteFunc(t.order, func(s *tracked) bool {
 		if there[s.id] {
 			return false

@@ -96,6 +96,45 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
+// A container that runs keeps its CPUs while the runtime, started anew, does not list it.
+func TestRunsUnlisted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "1s1n4c2t", nil)
+	opt := n.p.opt
+	opt.Node.Enforcer, opt.Node.Events = nil, nil
+	web, db := pod("web", nil), pod("db", exclusive)
+	must(t, n.create(web, container(web, "a", 500), 0))
+	must(t, n.create(db, container(db, "a", 4000), 4))
+	own := n.cpus("db.a")
+	n.mu.Lock()
+	n.boxes["db.a"].unknown = true
+	n.mu.Unlock()
+	keeps := func(when string) {
+		t.Helper()
+		w, err := n.p.node.Get(context.Background(), "default/db/a")
+		must(t, err)
+		if w.CPUs != own || w.Grant.Own != own {
+			t.Errorf("%s: it owns CPUs %s, and runs on %s", when, w.Grant.Own, own)
+		}
+		n.asBooks(when)
+	}
+	n.crash()
+	eventually(t, "the connection is lost", func() bool { return len(n.heard.kinds(Lost)) > 0 })
+	n.start()
+	n.connected()
+	keeps("the runtime has started anew")
+	n.end()
+	must(t, n.p.Close())
+	n.run(open(t, opt))
+	keeps("so has the plugin")
+	next := pod("next", exclusive)
+	must(t, n.create(next, container(next, "a", 2000), 2))
+	keeps("beside a new one")
+	if of := n.p.table.identity("db.a"); of.pod != "db" || of.container != "a" || of.uid != "uid-db" {
+		t.Errorf("it is known as %+v", of)
+	}
+}
+
 // Containers that run before Berth is there keep exclusive CPUs that they have.
 func TestAdoptsWhatIsLegal(t *testing.T) {
 	t.Parallel()
@@ -277,8 +316,10 @@ func BenchmarkCreateContainer(b *testing.B) {
 			ctx := context.Background()
 			for i := range others {
 				q := pod(name(i), nil)
-				_, _, err := p.CreateContainer(ctx, q, container(q, "a", 100))
+				c := container(q, "a", 100)
+				_, _, err := p.CreateContainer(ctx, q, c)
 				must(b, err)
+				must(b, p.PostStartContainer(ctx, q, c))
 			}
 			q := pod("new", exclusive)
 			c := container(q, "a", 2000)
