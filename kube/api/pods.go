@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,8 @@ type Pod struct {
 	// Started ones have had all of their containers started (phase Running). Ending ones are being
 	// deleted.
 	Started, Ending bool
+	// Since is when the server first told of it.
+	Since time.Time
 	nri.PodInfo
 }
 
@@ -351,6 +354,10 @@ func (p *Pods) put(pod *Pod) {
 	if p.byUID[pod.UID] == nil && len(p.byUID) >= MaxPods {
 		p.over = true
 		return
+	}
+	pod.Since = time.Now()
+	if was := p.byUID[pod.UID]; was != nil {
+		pod.Since = was.Since
 	}
 	p.byUID[pod.UID], p.byName[pod.Namespace+"/"+pod.Name] = pod, pod.UID
 	if of := p.static[pod.NodeUID]; pod.NodeUID != pod.UID && !slices.Contains(of, pod.UID) {

@@ -47,6 +47,9 @@ type Options struct {
 
 	settle time.Duration // 0 is 100 ms
 	retry  time.Duration // 0 is 1 s
+	// patience is how long a pod may take to start before the fingerprint does without it, as its image
+	// cannot be had; 0 is 5 min.
+	patience time.Duration
 }
 
 // Agent tells.
@@ -60,7 +63,7 @@ func New(opt Options) *Agent {
 	if opt.Tell == nil {
 		opt.Tell = func(string, error) {}
 	}
-	opt.settle, opt.retry = cmp.Or(opt.settle, 100*time.Millisecond), cmp.Or(opt.retry, time.Second)
+	opt.settle, opt.retry, opt.patience = cmp.Or(opt.settle, 100*time.Millisecond), cmp.Or(opt.retry, time.Second), cmp.Or(opt.patience, 5*time.Minute)
 	return &Agent{opt: opt, kick: make(chan struct{}, 1)}
 }
 
@@ -177,13 +180,16 @@ func (a *Agent) tellTopology(ctx context.Context, doc *api.Document, o *owner) e
 	return err
 }
 
-// counted are the pods that have not ended. ok is whether these are all, and a state that is read from now on has
-// what they hold: all containers of each have started, and were placed before. A scheduler counts a pod from then
-// on, and gives up what it reserved for pods when those that it counts are those of the fingerprint.
+// counted are the pods that have started and not ended. ok is whether these are all, and a state that is read from now
+// on has what they hold: all containers of each were placed. A scheduler counts a pod from then on, and gives up what
+// it reserved for pods when those that it counts are those of the fingerprint: not yet while others are about to start.
 func (a *Agent) counted() (pods []zones.Pod, ok bool) {
 	all, ok := a.opt.Pods.All()
 	for _, p := range all {
-		pods, ok = append(pods, zones.Pod{Namespace: p.Namespace, Name: p.Name}), ok && p.Started
+		if p.Started {
+			pods = append(pods, zones.Pod{Namespace: p.Namespace, Name: p.Name})
+		}
+		ok = ok && (p.Started || time.Since(p.Since) > a.opt.patience)
 	}
 	return pods, ok
 }

@@ -277,7 +277,7 @@ func TestInputsWithoutEnd(t *testing.T) {
 	}
 }
 
-// A topology has a fingerprint only when all pods had started before its state was read: a scheduler that counts
+// A topology has a fingerprint only when all pods that may start had started before its state was read: a scheduler that counts
 // the same pods takes its CPUs for free that nobody holds there.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
@@ -316,18 +316,28 @@ func TestFingerprint(t *testing.T) {
 		becomes(meanwhile)
 		return state, nil
 	}})
+	stuck := web()
+	stuck.Name, stuck.UID, stuck.Status.Phase = "stuck", "stuck", corev1.PodPending
 	doc, of := client.Topology(), &owner{known: "u"}
 	running := zones.Fingerprint([]zones.Pod{{Namespace: "a", Name: "web"}})
 	for _, step := range []struct {
 		name              string
 		before, meanwhile corev1.PodPhase
+		patience          time.Duration // with another pod that does not start; 0 is without one
 		want              string
 	}{
-		{"it is bound", corev1.PodPending, corev1.PodPending, ""},
-		{"it starts while the state is read", corev1.PodPending, corev1.PodRunning, ""},
-		{"it runs", corev1.PodRunning, corev1.PodRunning, running},
+		{"it is bound", corev1.PodPending, corev1.PodPending, 0, ""},
+		{"it starts while the state is read", corev1.PodPending, corev1.PodRunning, 0, ""},
+		{"it runs", corev1.PodRunning, corev1.PodRunning, 0, running},
+		{"another one is bound", corev1.PodRunning, corev1.PodRunning, time.Hour, ""},
+		{"another one does not start", corev1.PodRunning, corev1.PodRunning, 1, running},
 	} {
 		becomes(step.before)
+		if step.patience > 0 {
+			if a.opt.patience = step.patience; pods.Update(stuck) != nil {
+				t.Error("the other pod is not kept")
+			}
+		}
 		meanwhile = step.meanwhile
 		if err := a.tellTopology(t.Context(), doc, of); err != nil {
 			t.Fatal(err)
