@@ -343,28 +343,28 @@ func (f subtreesFS) ReadDir(name string) ([]fs.DirEntry, error) {
 		if slices.ContainsFunc(f.of.theirs, func(dir string) bool { return kernel.Within(path.Join(name, e.Name()), dir) }) {
 			uid = 1000
 		}
-		all[i] = owned{e, uid}
+		all[i] = entryOf{e, uid}
 	}
 	return all, err
 }
 
-// owned is an entry of a directory whose owner is a user.
-type owned struct {
+// entryOf is an entry of a directory whose owner is a user.
+type entryOf struct {
 	fs.DirEntry
 	uid uint32
 }
 
-func (o owned) Info() (fs.FileInfo, error) {
+func (o entryOf) Info() (fs.FileInfo, error) {
 	info, err := o.DirEntry.Info()
-	return ownedInfo{info, o.uid}, err
+	return infoOf{info, o.uid}, err
 }
 
-type ownedInfo struct {
+type infoOf struct {
 	fs.FileInfo
 	uid uint32
 }
 
-func (o ownedInfo) Sys() any { return &syscall.Stat_t{Uid: o.uid} }
+func (o infoOf) Sys() any { return &syscall.Stat_t{Uid: o.uid} }
 
 // However many groups another user makes, root's node looks at some of them only, and at all of root's; a
 // user's node, for which other users' marks count, at all.
