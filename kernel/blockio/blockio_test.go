@@ -182,6 +182,31 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// Where the kernel has io.cost, a weight for all disks is one of BFQ's own on its disks, beside what
+// a class has of such a disk, in any order of the entries.
+func TestWeightOfAllOnBFQ(t *testing.T) {
+	t.Parallel()
+	all, disk := Entry{Weight: 80}, Entry{Devices: []string{"sda"}, ReadBPS: 60e6}
+	for what, tc := range map[string]struct {
+		class  Class
+		weight int64
+	}{
+		"weight first":            {Class{all, disk}, 80},
+		"throttle first":          {Class{disk, all}, 80},
+		"the disk has its own":    {Class{{Devices: disk.Devices, ReadBPS: 60e6, Weight: 300}, all}, 300},
+		"BFQ's weights end there": {Class{{Weight: 2000}, disk}, 1000},
+	} {
+		l, notes := (&Config{Classes: map[string]Class{"x": tc.class}}).Limits("x", read(t))
+		want := cgroup.Limits{IOWeight: 80, IOMax: []cgroup.IOMax{{Device: "8:0", ReadBPS: 60e6, BFQWeight: tc.weight}}}
+		if tc.weight == 1000 {
+			want.IOWeight = 2000
+		}
+		if diff := cmp.Diff(want, l); diff != "" || len(notes) > 0 {
+			t.Errorf("%s: notes %q (-want +got):\n%s", what, notes, diff)
+		}
+	}
+}
+
 // The file of the documentation of goresctrl comes to what that says of it.
 func TestGoresctrl(t *testing.T) {
 	t.Parallel()
