@@ -20,22 +20,27 @@ func (s *State) Device(name string) (d Device, holder string, ok bool) {
 	return s.devices[i], s.using[i], true
 }
 
-// FitDevices chooses free devices for the requests, those near the NUMA nodes (by
-// number) first, then those without locality, then by name. far counts the
-// chosen ones that are near none of the nodes. *DeviceError if there are too few.
+// FitDevices chooses free devices for the requests: those named, then of each kind those
+// near the NUMA nodes (by number) first, then those without locality, then by name. far
+// counts the chosen ones that are near none of the nodes. *DeviceError if there are too
+// few, or if one is asked for twice.
 func (s *State) FitDevices(nodes cpuset.Set, requests []DeviceRequest) (names []string, far int, err error) {
 	for i := range requests {
-		r := &requests[i]
-		for _, name := range r.Names {
+		for _, name := range requests[i].Names {
 			at, ok := s.device(name)
-			if !ok {
+			switch {
+			case !ok:
 				return nil, 0, &DeviceError{name, "no such device"}
-			}
-			if s.using[at] != "" {
+			case s.using[at] != "":
 				return nil, 0, &DeviceError{name, "held by " + s.using[at]}
+			case slices.Contains(names, name):
+				return nil, 0, &DeviceError{name, "asked for twice"}
 			}
 			names, far = s.pick(at, nodes, names, far)
 		}
+	}
+	for i := range requests {
+		r := &requests[i]
 		for n := len(r.Names); n < r.Count; n++ {
 			at := s.nearestDevice(nodes, r.Kind, names)
 			if at < 0 {

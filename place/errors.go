@@ -106,7 +106,7 @@ func (e *MemoryError) Error() string {
 	return fmt.Sprintf("not enough %s: %s asked, %s available", e.Resource, Bytes(e.Asked), Bytes(e.Available))
 }
 
-// DeviceError is a device that does not exist, is held, or is too few of a kind.
+// DeviceError is a device that does not exist, is held or asked for twice, or is too few of a kind.
 type DeviceError struct{ Device, Reason string }
 
 func (e *DeviceError) Error() string { return fmt.Sprintf("device %q: %s", e.Device, e.Reason) }

@@ -3,6 +3,7 @@ package place_test
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 	"weak"
 
@@ -238,6 +239,24 @@ func TestDeviceIsHeldByTheSameWhoeverCameFirst(t *testing.T) {
 			if s, err = s.Release(id); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// A device that is asked for by name does not count as one of a kind too.
+func TestFitDevicesOnce(t *testing.T) {
+	t.Parallel()
+	s := start(t, place.Config{Devices: []place.Device{{Name: "nic0", Kind: "nic"}, {Name: "nic1", Kind: "nic"}}})
+	one, named := place.DeviceRequest{Kind: "nic", Count: 1}, place.DeviceRequest{Names: []string{"nic0"}}
+	for _, requests := range [][]place.DeviceRequest{{one, named}, {named, one}} {
+		if names, _, err := s.FitDevices(cpuset.Set{}, requests); err != nil || !slices.Equal(names, []string{"nic0", "nic1"}) {
+			t.Errorf("%+v: %v, %v; want nic0 and nic1", requests, names, err)
+		}
+	}
+	for _, requests := range [][]place.DeviceRequest{{named, named}, {{Names: []string{"nic0", "nic0"}}}} {
+		var twice *place.DeviceError
+		if names, _, err := s.FitDevices(cpuset.Set{}, requests); !errors.As(err, &twice) || twice.Device != "nic0" || twice.Reason != "asked for twice" {
+			t.Errorf("%+v: %v, %v; want a DeviceError of nic0", requests, names, err)
 		}
 	}
 }

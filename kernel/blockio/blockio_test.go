@@ -26,6 +26,7 @@ func host(t *testing.T) string {
 		"sys/block/vdb/dev": "254:16\n", "sys/block/vdb/queue/scheduler": "[none]\n",
 		"sys/block/dm-0/dev": "253:0\n", "sys/block/dm-0/dm/name": "data-www\n", "sys/block/dm-0/slaves/sda2": "",
 		"sys/block/dm-1/dev": "253:1\n", "sys/block/dm-1/dm/name": "data--old-x\n", "sys/block/dm-1/slaves/vdb": "",
+		"sys/block/etherd!e1.1/dev": "152:0\n", "sys/block/dm-2/dev": "253:2\n", "sys/block/dm-2/dm/name": "far-x\n", "sys/block/dm-2/slaves/etherd!e1.1": "",
 		"sys/fs/cgroup/io.cost.qos": "259:0 enable=1 ctrl=auto\n254:16 enable=0 ctrl=auto\n",
 		"srv/www/x":                 "", "mnt/pool/x": "", "var/lib/overlay/x": "", "upper/x": "", "tmp/x": "", "dev/vdb": "",
 		"proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 253:0 / /srv/www rw - xfs /dev/mapper/data-www rw\n" +
@@ -65,7 +66,7 @@ func TestFind(t *testing.T) {
 	d := read(t)
 	for pattern, want := range map[string]string{
 		"sda": "sda", "/dev/sda": "sda", "/dev/sda2": "sda", "sd*": "sda", "/dev/[sn]*": "nvme0n1 sda", "8:2": "sda", "8:0": "sda",
-		"/dev/disk/by-id/*SSD*": "nvme0n1 sda", "/dev/disk/by-id/nvme*": "nvme0n1", "/dev/mapper/data-www": "dm-0", "vg:data": "sda", "vg:data-old": "vdb",
+		"/dev/disk/by-id/*SSD*": "nvme0n1 sda", "/dev/disk/by-id/nvme*": "nvme0n1", "/dev/mapper/data-www": "dm-0", "vg:data": "sda", "vg:data-old": "vdb", "vg:far": "etherd/e1.1",
 		"/": "sda", "/home/nobody": "!no such path", "/srv/www": "dm-0", "/srv/www/x": "dm-0", "/upper": "sda",
 		"/mnt/pool/x": "vdb", "/var/lib/overlay": "vdb", "/fuse/x": "!fuse.x is mounted there", "/odd": "!btrfs is mounted there", "/spaced": "vdb", "/tmp": "!tmpfs is mounted there", "/srv/link": "!is a link", "/srv/link/x": "!is a link",
 		"sdz": "!no such block device", "/dev/sdz*": "!no such block device", "9:9": "!no such block device", "vg:none": "!no volume of the group",
@@ -179,6 +180,31 @@ func TestLimits(t *testing.T) {
 	}
 	if c.Priority("slow") != "best-effort/7" || c.Priority("gold") != "" || c.OfService("BE") != "slow" || c.OfService("LS") != "" {
 		t.Errorf("priority and service: %+v", c)
+	}
+}
+
+// Where the kernel has io.cost, a weight for all disks is one of BFQ's own on its disks, beside what
+// a class has of such a disk, in any order of the entries.
+func TestWeightOfAllOnBFQ(t *testing.T) {
+	t.Parallel()
+	all, disk := Entry{Weight: 80}, Entry{Devices: []string{"sda"}, ReadBPS: 60e6}
+	for what, tc := range map[string]struct {
+		class  Class
+		weight int64
+	}{
+		"weight first":            {Class{all, disk}, 80},
+		"throttle first":          {Class{disk, all}, 80},
+		"the disk has its own":    {Class{{Devices: disk.Devices, ReadBPS: 60e6, Weight: 300}, all}, 300},
+		"BFQ's weights end there": {Class{{Weight: 2000}, disk}, 1000},
+	} {
+		l, notes := (&Config{Classes: map[string]Class{"x": tc.class}}).Limits("x", read(t))
+		want := cgroup.Limits{IOWeight: 80, IOMax: []cgroup.IOMax{{Device: "8:0", ReadBPS: 60e6, BFQWeight: tc.weight}}}
+		if tc.weight == 1000 {
+			want.IOWeight = 2000
+		}
+		if diff := cmp.Diff(want, l); diff != "" || len(notes) > 0 {
+			t.Errorf("%s: notes %q (-want +got):\n%s", what, notes, diff)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package blockio
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,11 +24,6 @@ func (c *Config) Limits(class string, d *Devices) (l cgroup.Limits, notes []stri
 	for _, e := range c.Classes[class] {
 		if len(e.Devices) == 0 && e.Weight != 0 {
 			l.IOWeight = e.Weight
-			for _, disk := range d.Disks {
-				if d.cost && disk.Scheduler == "bfq" { // the file of the group is not BFQ's then
-					of[disk.Number] = cgroup.IOMax{Device: disk.Number, BFQWeight: min(int64(e.Weight), 1000)}
-				}
-			}
 		}
 		for _, pattern := range e.Devices {
 			disks, absent := d.Find(pattern)
@@ -54,6 +50,13 @@ func (c *Config) Limits(class string, d *Devices) (l cgroup.Limits, notes []stri
 					of[disk.Number] = m
 				}
 			}
+		}
+	}
+	for _, disk := range d.Disks {
+		if d.cost && l.IOWeight != 0 && disk.Scheduler == "bfq" { // the file of the group is not BFQ's then
+			m := of[disk.Number]
+			m.Device, m.BFQWeight = disk.Number, cmp.Or(m.BFQWeight, min(int64(l.IOWeight), 1000))
+			of[disk.Number] = m
 		}
 	}
 	for _, number := range slices.Sorted(maps.Keys(of)) {

@@ -83,7 +83,7 @@ func (d *Devices) parted(dir, base, disk string) {
 	}
 	slaves, _ := fs.ReadDir(d.fsys, dir+"/slaves")
 	for _, e := range slaves {
-		d.below[disk] = append(d.below[disk], e.Name())
+		d.below[disk] = append(d.below[disk], strings.ReplaceAll(e.Name(), "!", "/"))
 	}
 }
 

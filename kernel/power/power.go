@@ -256,7 +256,10 @@ func (r *reader) policy(dir string) Policy {
 	if p.lowers() {
 		p.Base = r.number(dir+"/base_frequency", 0)
 		if first, ok := p.CPUs.First(); ok && p.Base == 0 {
-			p.Base = 1000 * r.number(cpuPath(first)+"/acpi_cppc/nominal_freq", 0) // MHz
+			cppc := reader{fs: r.fs} // reading fails where the firmware does not tell
+			if mhz := cppc.number(cpuPath(first)+"/acpi_cppc/nominal_freq", 0); cppc.err == nil {
+				p.Base = 1000 * mhz
+			}
 		}
 	}
 	return p

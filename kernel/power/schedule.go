@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"berth.dev/berth/internal/strictyaml"
@@ -46,8 +45,12 @@ func (c *Config) At(now time.Time) *Config {
 	}
 	s := c.Schedules[i]
 	over := func(to *string, name string) {
-		if name != "" {
-			*to = strings.Replace(name, none, "", 1)
+		switch name {
+		case "":
+		case none:
+			*to = ""
+		default:
+			*to = name
 		}
 	}
 	over(&at.Shared, s.Shared)

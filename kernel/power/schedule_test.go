@@ -41,6 +41,10 @@ func TestSchedule(t *testing.T) {
 	if c.Shared != "balance-performance" || c.Service["BE"] != "power" {
 		t.Error("the configuration itself has changed")
 	}
+	c.Schedules = []Schedule{{From: "00:00", To: "23:59", Shared: "nonessential", Reserved: "turn-none"}}
+	if at := c.At(time.Date(2026, 11, 23, 12, 0, 0, 0, time.Local)); at.Shared != "nonessential" || at.Reserved != "turn-none" {
+		t.Errorf("profiles %q and %q, want nonessential and turn-none", at.Shared, at.Reserved)
+	}
 	var absent *Config
 	if absent.At(time.Now()) != nil {
 		t.Error("no configuration has become one")

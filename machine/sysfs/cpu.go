@@ -149,13 +149,17 @@ func (r *reader) speed(c *machine.CPU, dir string) {
 		name  string
 		to    *int
 		scale int64
+		read  func(name string) (int64, bool)
 	}{
-		{"/cpu_capacity", &c.Capacity, 1},
-		{"/acpi_cppc/nominal_freq", &c.BaseKHz, 1000}, // MHz; AMD has no base_frequency
-		{"/cpufreq/base_frequency", &c.BaseKHz, 1},
-		{"/cpufreq/cpuinfo_max_freq", &c.MaxKHz, 1},
+		{"/cpu_capacity", &c.Capacity, 1, r.number},
+		{"/cpufreq/base_frequency", &c.BaseKHz, 1, r.number},
+		{"/acpi_cppc/nominal_freq", &c.BaseKHz, 1000, r.told}, // MHz; AMD has no base_frequency
+		{"/cpufreq/cpuinfo_max_freq", &c.MaxKHz, 1, r.number},
 	} {
-		n, ok := r.number(dir + f.name)
+		if *f.to != 0 {
+			continue // base_frequency says it
+		}
+		n, ok := f.read(dir + f.name)
 		if n < 0 || n > 1<<40 {
 			r.fail(dir+f.name, fmt.Errorf("%d is out of range", n))
 		}

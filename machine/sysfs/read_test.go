@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -393,6 +394,40 @@ func TestReadUnreadable(t *testing.T) {
 	tree["sys/devices/system/cpu/cpu0/cpu_capacity"] = &fstest.MapFile{Mode: fs.ModeDir}
 	if _, err := Read(tree); err == nil || !strings.Contains(err.Error(), "cpu0/cpu_capacity") {
 		t.Errorf("%v; want an error that names cpu0/cpu_capacity", err)
+	}
+}
+
+// untold is a tree in which reading one file fails as where the kernel does not know the value.
+type untold struct {
+	fs.FS
+	name string
+}
+
+func (u untold) Open(name string) (fs.File, error) {
+	if name == u.name {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: syscall.EFAULT}
+	}
+	return u.FS.Open(name)
+}
+
+// TestReadUntold: firmware whose _CPC contradicts itself makes reading nominal_freq fail, and the
+// machine is read without it.
+func TestReadUntold(t *testing.T) {
+	t.Parallel()
+	h := twoCores()
+	for cpu := range 2 {
+		h[fmt.Sprintf("cpu/cpu%d/acpi_cppc/nominal_freq", cpu)] = "2400"
+	}
+	m, err := Read(untold{h.fs(), "sys/devices/system/cpu/cpu0/acpi_cppc/nominal_freq"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.CPUs[0].BaseKHz != 0 || m.CPUs[1].BaseKHz != 2400000 {
+		t.Errorf("base frequencies %d and %d kHz, want 0 and 2400000", m.CPUs[0].BaseKHz, m.CPUs[1].BaseKHz)
+	}
+	h["cpu/cpu0/acpi_cppc/nominal_freq"] = "fast"
+	if _, err := Read(h.fs()); err == nil || !strings.Contains(err.Error(), "cpu0/acpi_cppc/nominal_freq") {
+		t.Errorf("no number: %v; want an error that names cpu0/acpi_cppc/nominal_freq", err)
 	}
 }
 

@@ -84,6 +84,16 @@ func (r *reader) number(name string) (n int64, ok bool) {
 	return n, true
 }
 
+// told is number for a file whose reading fails where the kernel does not know the value: ok
+// is false then.
+func (r *reader) told(name string) (n int64, ok bool) {
+	one := reader{fsys: r.fsys, err: r.err}
+	if n, ok = one.number(name); ok {
+		r.err = one.err
+	}
+	return n, ok
+}
+
 // numbered lists the numbers of dir's entries "<prefix><number>", rising.
 func (r *reader) numbered(dir, prefix string) []int {
 	if r.err != nil {

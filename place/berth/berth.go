@@ -74,6 +74,7 @@ type task struct {
 	sharable cpuset.Set   // the part of pool without exclusive CPUs
 	shared   []place.Load // by node position
 	total    place.Load
+	wide     []*place.Region // that grants are bound to, on several nodes but not the whole pool
 	pull     []int
 }
 
@@ -140,6 +141,8 @@ func (k *task) survey() {
 		if b.Node >= 0 {
 			k.shared[b.Node].Grants += b.Grants
 			k.shared[b.Node].Milli += milli
+		} else if !b.BE && b.Within != k.pool {
+			k.wide = append(k.wide, b.Region)
 		}
 		k.total.Grants += b.Grants
 		k.total.Milli += milli

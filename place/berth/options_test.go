@@ -288,6 +288,42 @@ func TestTightNodeGivesOnlyItsRoom(t *testing.T) {
 	}
 }
 
+// The time of shares that several nodes give is not promised to others on one of them.
+func TestRequiredNodesKeepTheirTime(t *testing.T) {
+	t.Parallel()
+	on := func(id, nodes string, milli int) place.Request {
+		return place.Request{ID: id, Class: place.LS, Milli: milli, Nodes: cpuset.MustParse(nodes), NodesRequired: true}
+	}
+	x := on("x", "0-1", 12000) // of 8 CPUs a node: 4000m are left there
+	s := placed(t, start(t, "2s2n4c2t", place.Config{}), x, place.Request{ID: "y", Class: place.LS, Milli: 8000})
+	if g, _ := s.Grant("y"); s.Topology().NodesOf(g.Share.Within).String() != "2" {
+		t.Errorf("y shares CPUs %s, want those of node 2", g.Share.Within)
+	}
+	for _, tc := range []struct {
+		r    place.Request
+		fits bool
+	}{
+		{on("z", "0", 4000), true}, {on("z", "0", 4001), false}, {on("z", "0-1", 4000), true}, {on("z", "0-1", 4001), false},
+		{on("x", "0-1", 16000), true}, {on("x", "0-1", 16001), false},
+	} {
+		try := place.Place
+		if tc.r.ID == "x" {
+			try = place.Resize
+		}
+		if _, err := try(berth.Policy{}, s, &tc.r); (err == nil) != tc.fits || err != nil && !errors.As(err, new(*place.NUMAError)) {
+			t.Errorf("%s, %dm on nodes %s: %v; fits: want %t", tc.r.ID, tc.r.Milli, tc.r.Nodes, err, tc.fits)
+		}
+	}
+	// What is bound to three nodes counts for two of them.
+	s = placed(t, start(t, "2s2n4c2t", place.Config{}), on("w", "0-2", 20000))
+	for milli, fits := range map[int]bool{4000: true, 4001: false, 12000: false} {
+		r := on("x", "0-1", milli)
+		if _, err := place.Place(berth.Policy{}, s, &r); (err == nil) != fits {
+			t.Errorf("%dm on nodes 0-1 beside 20000m on 0-2: %v; fits: want %t", milli, err, fits)
+		}
+	}
+}
+
 // A workload's own share does not stand in the way of its exclusive CPUs.
 func TestResizeOverItsOwnShare(t *testing.T) {
 	t.Parallel()

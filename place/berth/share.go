@@ -57,12 +57,34 @@ func (k *task) fitsStill(g *place.Grant, milli int) bool {
 	if within.IsEmpty() || k.r.NodesRequired && !g.Share.Within.Contains(within) {
 		return false
 	}
-	pos := k.t.NodeAround(within)
-	return pos < 0 || milli <= k.freeMilli(pos) // for the whole pool there is room
+	if pos := k.t.NodeAround(within); pos >= 0 {
+		return milli <= k.freeMilli(pos)
+	}
+	return milli <= k.freeWithin(&within)
 }
 
+// freeMilli returns the time of the pool that is free on a node.
 func (k *task) freeMilli(pos int) int {
-	return 1000*k.t.Units(machine.Node)[pos].CPUs.Overlap(&k.sharable) - k.shared[pos].Milli
+	node := &k.t.Units(machine.Node)[pos].CPUs
+	return k.freeAround(node, 1000*node.Overlap(&k.sharable)-k.shared[pos].Milli)
+}
+
+// freeWithin returns the time that is free in a part of the pool.
+func (k *task) freeWithin(part *cpuset.Set) int {
+	taken, _ := k.s.SharedMilli(*part)
+	return k.freeAround(part, 1000*part.Overlap(&k.sharable)-taken)
+}
+
+// freeAround lowers the time that is free in a part of the pool to that of each bound on
+// several nodes that has the part in it.
+func (k *task) freeAround(part *cpuset.Set, free int) int {
+	for _, b := range k.wide {
+		if b.Within.Contains(part.Intersect(k.sharable)) {
+			taken, _ := k.s.SharedMilli(b.Within)
+			free = min(free, 1000*b.Within.Overlap(&k.sharable)-taken)
+		}
+	}
+	return free
 }
 
 // chooseNode looks for the node whose pool has room for the share. If no node has,
@@ -103,7 +125,7 @@ func (k *task) chooseNode(g *place.Grant, milli int, near cpuset.Set) (cpuset.Se
 		g.Share.Within = g.Share.Within.Intersect(units[pos].CPUs)
 		return cpuset.MustOf(units[pos].ID), nil
 	}
-	if taken, _ := k.s.SharedMilli(g.Share.Within); g.Share.Within != k.pool && milli > 1000*g.Share.Within.Overlap(&k.sharable)-taken {
+	if g.Share.Within != k.pool && milli > k.freeWithin(&g.Share.Within) {
 		return cpuset.Set{}, &place.NUMAError{Nodes: k.r.Nodes, Reason: "too little time is free"}
 	}
 	k.why.Note("no node has room: the whole pool")

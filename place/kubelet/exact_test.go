@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"errors"
 	"math/bits"
 	"math/rand/v2"
 	"testing"
@@ -150,5 +151,41 @@ func TestResize(t *testing.T) {
 	o, err := place.Resize(p, s, &place.Request{ID: "shared", Milli: 700})
 	if err != nil || o.Grant.Share.Milli != 700 {
 		t.Errorf("shared time is not resized: %v", err)
+	}
+}
+
+// Memory changes in place unless the memory manager has tied some to the workload.
+func TestResizeMemory(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		manager string
+		limit   int // milli; Guaranteed with 300
+		refused bool
+	}{
+		{MemoryManagerNone, 300, false}, {MemoryManagerStatic, 0, false}, {MemoryManagerStatic, 300, true},
+	} {
+		s, err := place.New(placetest.Topology(t, "1s4c"), place.Config{Memory: []place.Block{{Resource: place.Memory, Bytes: 8 << 30}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Policy{CPUManager: CPUManagerStatic, MemoryManager: tc.manager}
+		r := place.Request{ID: "x", Milli: 300, LimitMilli: tc.limit, Memory: []place.Amount{{Resource: place.Memory, Bytes: 1 << 30}}}
+		o, err := place.Place(p, s, &r)
+		if err == nil {
+			s, err = s.Commit(o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Memory = []place.Amount{{Resource: place.Memory, Bytes: 2 << 30}}
+		if o, err = place.Resize(p, s, &r); err == nil {
+			s, err = s.Commit(o)
+		}
+		if refused := errors.As(err, new(*place.RejectedError)); refused != tc.refused || err != nil && !refused {
+			t.Errorf("memory manager %q, limit %dm: %v; refused: want %t", tc.manager, tc.limit, err, tc.refused)
+		}
+		if g, _ := s.Grant("x"); err == nil && g.Request.Memory[0].Bytes != 2<<30 {
+			t.Errorf("memory manager %s: %+v is recorded", tc.manager, g.Request.Memory)
+		}
 	}
 }

@@ -257,7 +257,8 @@ func (p Policy) Resize(s *place.State, r *place.Request, old *place.Grant) (plac
 		return place.Offer{Why: k.why}, err
 	}
 	same := func(a, b place.DeviceRequest) bool { return a.Kind == b.Kind && wanted(&a) == wanted(&b) }
-	if old.Own.Len() != k.cpus || !slices.Equal(r.Memory, old.Request.Memory) || !slices.EqualFunc(r.Devices, old.Request.Devices, same) ||
+	memory := (len(old.Memory) > 0 || len(k.need) > 0) && !slices.Equal(r.Memory, old.Request.Memory)
+	if old.Own.Len() != k.cpus || memory || !slices.EqualFunc(r.Devices, old.Request.Devices, same) ||
 		r.Group != old.Request.Group || r.Role != old.Request.Role {
 		return place.Offer{}, &place.RejectedError{ID: r.ID, Reason: "what a workload has for its own cannot change in place"}
 	}
