@@ -22,19 +22,22 @@ func TestJudgeBins(t *testing.T) {
 	for name, tc := range map[string]struct {
 		taken Bin // in the first bin
 		cpus  int
+		ahead bool
 		want  []bool
 	}{
-		"late once":        {Bin{}, 2, []bool{false, true, true}},
-		"rounding":         {Bin{Foreign: 0.02}, 2, []bool{false, true, true}},
-		"foreign":          {Bin{Foreign: 0.021}, 2, []bool{true, true, true}},
-		"steal":            {Bin{Steal: 0.03}, 2, []bool{true, true, true}},
-		"both":             {Bin{Steal: 0.011, Foreign: 0.01}, 2, []bool{true, true, true}},
-		"of more CPUs":     {Bin{Foreign: 0.021}, 3, []bool{false, true, true}},
-		"others have less": {Bin{Foreign: 0.011}, 1, []bool{true, true, true}},
+		"late once":        {Bin{}, 2, true, []bool{false, true, true}},
+		"rounding":         {Bin{Foreign: 0.02}, 2, true, []bool{false, true, true}},
+		"foreign":          {Bin{Foreign: 0.021}, 2, true, []bool{true, true, true}},
+		"steal":            {Bin{Steal: 0.03}, 2, true, []bool{true, true, true}},
+		"both":             {Bin{Steal: 0.011, Foreign: 0.01}, 2, true, []bool{true, true, true}},
+		"of more CPUs":     {Bin{Foreign: 0.021}, 3, true, []bool{false, true, true}},
+		"late as all are":  {Bin{}, 2, false, []bool{false, false, false}},
+		"late, and steal":  {Bin{Steal: 0.03}, 2, false, []bool{true, false, false}},
+		"others have less": {Bin{Foreign: 0.011}, 1, true, []bool{true, true, true}},
 	} {
 		bins := make([]Bin, 3)
 		bins[0] = tc.taken
-		judgeBins(bins, requests, tc.cpus, 400*ms)
+		judgeBins(bins, requests, tc.cpus, 400*ms, tc.ahead)
 		var got []bool
 		for _, b := range bins {
 			got = append(got, b.Disturbed)

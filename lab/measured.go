@@ -101,11 +101,12 @@ func (m *Measured) Valid(scenario string) []Decoded {
 }
 
 // late says why a percentile of a scenario is an upper bound: the generator's own lag is a part of it, and not a small one.
-// It is "" where that is small, or what the lag disturbed is left out.
+// It is "" where that is small, or what the lag disturbed is left out, which is so of a generator that runs ahead only.
 func (m *Measured) late(scenario string, p float64) string {
 	valid := m.Valid(scenario)
 	lag, known := quantile(pick(valid, func(d Decoded) stats.Round { return d.Lag }), p)
-	if m.undisturbed || !known {
+	held := slices.ContainsFunc(valid, func(d Decoded) bool { return d.Load.Policy != "" && !ahead(m.Setup.GeneratorCPUs, d.Load.Policy) })
+	if m.undisturbed && !held || !known {
 		return ""
 	}
 	response, _ := quantile(Responses(valid), p)

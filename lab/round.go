@@ -234,7 +234,7 @@ func (p *processes) observe(ctx context.Context, opens int64, cfg load.Config, r
 	round.Waste = waste(append(readings, after.reading), p.bed.places.shared)
 	closed := cfg.Window + cfg.Grace
 	round.Bins = binsOf(append(readings, after.reading), opens, cfg.Window, p.bed.places.shared)
-	judgeBins(round.Bins, requests, round.Host.SharedCPUs, closed)
+	judgeBins(round.Bins, requests, round.Host.SharedCPUs, closed, ahead(p.bed.places.generator.String(), round.Load.Policy))
 	round.Undisturbed, err = undisturbed(round.Bins, requests, closed)
 	return err
 }

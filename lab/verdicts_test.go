@@ -210,6 +210,44 @@ func TestAnalyseUndisturbed(t *testing.T) {
 	}
 }
 
+// A generator without priority is held up by the neighbour, and its lag is in what the bins leave: an upper bound. One
+// with priority, or with CPUs of its own, is late where the machine is, and that is left out.
+func TestLateWithoutPriority(t *testing.T) {
+	t.Parallel()
+	played := usual()
+	weighted := played["weighted"]
+	weighted.lag = 600
+	played["weighted"] = weighted
+	r := fakeResult(t, played)
+	for i := range r.Rounds {
+		calm := encode(t, stats.Merge(secondsOf(t, r.Rounds[i])...).Histogram())
+		r.Rounds[i].Undisturbed = &Undisturbed{Response: calm, Requests: r.Rounds[i].Load.Offered}
+	}
+	for _, tc := range []struct {
+		policy, cpus string
+		bound        bool
+	}{{"SCHED_OTHER", "", true}, {"SCHED_OTHER", "2", false}, {"SCHED_FIFO 40", "", false}, {"", "", false}} {
+		r.Setup.GeneratorCPUs = tc.cpus
+		for i := range r.Rounds {
+			r.Rounds[i].Load.Policy = tc.policy
+		}
+		a := analysed(t, r)
+		if !a.Undisturbed {
+			t.Fatal("figures are not of undisturbed requests")
+		}
+		for _, q := range rowOf(t, a, "weighted").Quantiles {
+			if q.P == headline && (q.AtMost != "") != tc.bound {
+				t.Errorf("policy %q, own CPUs %q: upper bound %q, want one: %v", tc.policy, tc.cpus, q.AtMost, tc.bound)
+			}
+		}
+		for _, q := range rowOf(t, a, Baseline).Quantiles {
+			if q.AtMost != "" {
+				t.Errorf("policy %q: alone, where the lag is small, it is an upper bound: %q", tc.policy, q.AtMost)
+			}
+		}
+	}
+}
+
 func secondsOf(t *testing.T, round Round) (all []stats.Distribution) {
 	t.Helper()
 	for _, s := range round.Load.Seconds {
@@ -409,7 +447,7 @@ func watched(t *testing.T, scale float64, late bool) *Undisturbed {
 		}
 		requests = append(requests, Request{Due: due, Seen: seen, Done: seen + time.Duration(scale*float64(ms))})
 	}
-	judgeBins(bins, requests, 2, window)
+	judgeBins(bins, requests, 2, window, true)
 	u, err := undisturbed(bins, requests, window)
 	if err != nil {
 		t.Fatal(err)

@@ -351,9 +351,9 @@ func (a *analysis) warn() {
 			a.out.Warnings = append(a.out.Warnings, why)
 		}
 	}
-	if p := a.Setup.GeneratorPolicy; p != "" && !strings.HasPrefix(p, "SCHED_FIFO") && a.Setup.GeneratorCPUs == "" {
+	if p := a.Setup.GeneratorPolicy; p != "" && !ahead(a.Setup.GeneratorCPUs, p) {
 		a.out.Warnings = append(a.out.Warnings, "the generator shares CPUs without real-time priority ("+p+
-			"): beside a neighbour it is late itself, and such rounds are invalid; run as root or grant CAP_SYS_NICE")
+			"): beside a neighbour it is late itself; its lag is a part of the response times, which are upper bounds then; run as root or grant CAP_SYS_NICE")
 	}
 	for _, p := range slices.Sorted(maps.Keys(perturbed)) {
 		a.out.Warnings = append(a.out.Warnings, fmt.Sprintf("generator: %s (%d of %d rounds)", p, perturbed[p], len(a.Rounds)))

@@ -56,6 +56,8 @@ type Judged struct {
 	Accused  int `json:"accused"`
 	Against  int `json:"against"`
 	Innocent int `json:"innocent"`
+
+	end float64 // when the fault was over
 }
 
 // Recovery is how the tenant fared from the onset to the end of a fault.
@@ -231,7 +233,7 @@ func (c curve) within(limit float64, first, last int) float64 {
 // judge says what a run comes to.
 func judge(r *Trial) Judged {
 	fault, _ := FaultNamed(r.Fault)
-	j := Judged{Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r), Recovery: r.curve().recover(r.End)}
+	j := Judged{Fault: r.Fault, Number: r.Number, Invalid: r.Invalid, Named: named(r), Recovery: r.curve().recover(r.End), end: r.End}
 	if ok, why := stats.LagGate(r.LagP99, j.Baseline); j.Invalid == "" && !ok {
 		j.Invalid = why
 	}
@@ -367,8 +369,24 @@ func merge(curves []curve) curve {
 	return out
 }
 
-// Judged are the faults by what the guard did in those runs in which it did that, and the
-// scenarios of steady state.
+// due are the times that a run should have, by their names in a comparison, in seconds from the onset. What did not come
+// took at least until the end of the fault, which stands for it: nothing of what is no neighbour's work, nor of quiet,
+// and no recovery of a tenant that was not harmed, was due.
+func (j Judged) due() map[string]float64 {
+	fault, _ := FaultNamed(j.Fault)
+	all := map[string]float64{}
+	for name, v := range map[string]*float64{"detected": j.Detected, "acted": j.Acted, "recovered": j.Recovered} {
+		switch {
+		case v != nil:
+			all[name] = *v
+		case !fault.Decoy && !fault.None && (name != "recovered" || j.Harmed):
+			all[name] = j.end
+		}
+	}
+	return all
+}
+
+// Judged are the faults by what the guard did, late or not at all, and the scenarios of steady state.
 func (a *Analysis) Judged() []report.Judged {
 	seconds := func(name string) stats.Figure { return stats.Figure{Name: name, Unit: "s"} }
 	faults := report.Judged{Name: "faults", Head: "fault", Figures: []stats.Figure{seconds("detected"), seconds("acted"), seconds("recovered"), {Name: "worst"}}}
@@ -379,12 +397,8 @@ func (a *Analysis) Judged() []report.Judged {
 		if run.Invalid != "" {
 			continue
 		}
-		s := stats.Sample{Cell: run.Fault, Block: run.Number, Figures: map[string]float64{"worst": run.Worst}}
-		for name, v := range map[string]*float64{"detected": run.Detected, "acted": run.Acted, "recovered": run.Recovered} {
-			if v != nil {
-				s.Figures[name] = *v
-			}
-		}
+		s := stats.Sample{Cell: run.Fault, Block: run.Number, Figures: run.due()}
+		s.Figures["worst"] = run.Worst
 		faults.Samples = append(faults.Samples, s)
 	}
 	all := []report.Judged{faults}

@@ -158,11 +158,11 @@ func TestJudge(t *testing.T) {
 				tc.add(&tc.run)
 			}
 			got := judge(&tc.run)
-			tc.want.Fault, tc.want.Number, tc.want.Baseline = tc.run.Fault, 1, got.Baseline
+			tc.want.Fault, tc.want.Number, tc.want.Baseline, tc.want.end = tc.run.Fault, 1, got.Baseline, tc.run.End
 			if tc.want.Invalid != "" && got.Invalid != "" {
 				tc.want.Invalid = got.Invalid
 			}
-			if diff := cmp.Diff(tc.want, got, cmp.Comparer(near)); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.Comparer(near), cmp.AllowUnexported(Judged{})); diff != "" {
 				t.Errorf("judged (-want +got):\n%s", diff)
 			}
 			if got.Baseline < 3990 || got.Baseline > 4010 {
@@ -273,6 +273,54 @@ func TestAnalyse(t *testing.T) {
 	}
 }
 
+// A comparison sees what the guard missed: a time that was due and did not come is that until the end of the fault.
+func TestMissesAreCompared(t *testing.T) {
+	t.Parallel()
+	r := &Result{Experiment: Default()}
+	r.Experiment.Faults = []string{Hog, Quota, Quiet}
+	for n := range 10 {
+		hog, quota, quiet := trial(Hog, worse(10, 0, 0.5)), trial(Quota, usual), trial(Quiet, usual)
+		if n >= 2 {
+			hog.Findings, hog.Events = []Finding{found(0.3, detect.CPU, lab.Neighbour)}, []Event{applied(0.4, detect.Weight, lab.Neighbour)}
+		}
+		if n == 0 {
+			hog.Bins = trial(Hog, worse(10, 0, 9)).Bins // never well again
+		}
+		if n == 9 {
+			hog.Bins = trial(Hog, usual).Bins // not harmed
+		}
+		for _, run := range []Trial{hog, quota, quiet} {
+			run.Number = n + 1
+			r.Runs = append(r.Runs, run)
+		}
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]map[string][]float64{}
+	for _, s := range a.Judged()[0].Samples {
+		if got[s.Cell] == nil {
+			got[s.Cell] = map[string][]float64{}
+		}
+		for name, v := range s.Figures {
+			if name != "worst" {
+				got[s.Cell][name] = append(got[s.Cell][name], v)
+			}
+		}
+	}
+	want := map[string]map[string][]float64{
+		Hog: {
+			"detected": {3, 3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3}, "acted": {3, 3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4},
+			"recovered": {3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
+		},
+		Quota: {}, Quiet: {},
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(near)); diff != "" {
+		t.Errorf("compared (-want +got):\n%s", diff)
+	}
+}
+
 func TestText(t *testing.T) {
 	t.Parallel()
 	r := withSteady(t)
@@ -308,7 +356,7 @@ func TestReadFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, after); diff != "" {
+	if diff := cmp.Diff(before, after, cmp.AllowUnexported(Judged{})); diff != "" {
 		t.Errorf("-before +after:\n%s", diff)
 	}
 	if err := os.WriteFile(filepath.Join(dir, lab.ResultFile), []byte(`{"schema":"berth.dev/lab/v1"}`), 0o600); err != nil {

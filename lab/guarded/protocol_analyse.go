@@ -144,10 +144,13 @@ func AnalyseProtocol(r *ProtocolResult) *ProtocolAnalysis {
 	a := &ProtocolAnalysis{Left: map[string]float64{}, Others: map[string]float64{}, period: time.Duration(r.Experiment.Period).Seconds(), rests: r.Experiment.Rest > 0}
 	names, _ := r.Experiment.cells()
 	var shares []float64
-	looked := len(r.Quadruplets)
+	looked, ran := len(r.Quadruplets), 0 // the blocks that were run: a decided run stops at a look before the last
+	for i := range r.Quadruplets {
+		ran = max(ran, r.Quadruplets[i].Block+1)
+	}
 	for _, look := range r.Experiment.Looks {
 		shares = append(shares, float64(look)/float64(r.Experiment.Blocks))
-		if len(r.Quadruplets) >= look*len(names) || r.Complete && look == r.Experiment.Blocks {
+		if len(r.Quadruplets) >= look*len(names) || r.Complete && look == r.Experiment.Blocks && ran >= look {
 			a.Look, looked = len(shares), min(look*len(names), len(r.Quadruplets))
 		}
 	}

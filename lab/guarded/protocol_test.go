@@ -623,6 +623,18 @@ func TestProtocolStops(t *testing.T) {
 	}
 }
 
+// A run that stops at its first look is decided at the bound of that look, not of the last.
+func TestProtocolStopsAtItsFirstLook(t *testing.T) {
+	t.Parallel()
+	r := madeUp(shortProtocol(), 2, map[string]float64{Guarded: 1.5, NoGuard: 20, Hand: 1, Blame: 1})
+	want := AnalyseProtocol(r)
+	r.Complete = true
+	got := AnalyseProtocol(r)
+	if diff := cmp.Diff(want.Verdicts, got.Verdicts); got.Look != 1 || got.Chance != want.Chance || diff != "" {
+		t.Errorf("look %d with chance %g, want 1 with %g; verdicts (-want +got):\n%s", got.Look, got.Chance, want.Chance, diff)
+	}
+}
+
 // What leaves, leaves by the machine: a quadruplet with a third of a period gone is out of the p99
 // and not of the onsets, and rejection that differs by arm does not count.
 func TestProtocolRejects(t *testing.T) {

@@ -38,7 +38,7 @@ type Pattern struct {
 	Worst string `json:"worst,omitempty"`
 	// Harm is how that tenant's p99 compares with alone.
 	Harm *stats.Compared `json:"harm,omitempty"`
-	// Skipped says why it was not run beside any tenant.
+	// Skipped says why it is compared beside no tenant: it was not run, or no round of it counts.
 	Skipped string `json:"skipped,omitempty"`
 }
 
@@ -68,13 +68,13 @@ func (r *Result) analyse() (*analysis, error) {
 	var family []stats.Versus
 	for _, tenant := range r.Experiment.Tenants {
 		first, second := cellOf(tenant, alone), cellOf(tenant, again)
-		if !slices.ContainsFunc(r.Rounds, func(round lab.Round) bool { return round.Scenario == first }) {
+		if !a.ran(first) {
 			continue // skipped, or not there yet
 		}
 		a.references = append(a.references, first, second)
 		family = append(family, stats.Versus{Cell: second, Against: first})
 		for _, p := range a.patterns {
-			if cell := cellOf(tenant, p.name); !p.none() && slices.ContainsFunc(r.Rounds, func(round lab.Round) bool { return round.Scenario == cell }) {
+			if cell := cellOf(tenant, p.name); !p.none() && a.ran(cell) {
 				family = append(family, stats.Versus{Cell: cell, Against: first, References: []string{first, second}})
 			}
 		}
@@ -156,6 +156,14 @@ func (a *analysis) whyNot(pattern string) string {
 			}
 			return s.Reason
 		}
+	}
+	for _, d := range a.measured.Decoded {
+		if _, name, _ := strings.Cut(d.Scenario, "/"); name == pattern && d.Excluded != "" {
+			return "no round counts: " + d.Excluded
+		}
+	}
+	if slices.ContainsFunc(a.Experiment.Tenants, func(tenant string) bool { return a.ran(cellOf(tenant, pattern)) }) {
+		return "no block in which it and a tenant alone count"
 	}
 	return "not run"
 }
@@ -271,14 +279,21 @@ func (a *analysis) cures(sorted []Pattern) string {
 	return ""
 }
 
-// all says whether a pattern's verdicts are among the given ones, for every tenant.
+// all says whether a pattern's verdicts are among the given ones, for every tenant beside which it was run. A tenant
+// of which no round counts has no verdict.
 func (a *analysis) all(pattern string, verdicts ...stats.Verdict) bool {
 	for _, tenant := range a.Experiment.Tenants {
-		if c, ok := a.harm(tenant, pattern); ok && !slices.Contains(verdicts, c.Verdict) {
+		c, ok := a.harm(tenant, pattern)
+		if ok && !slices.Contains(verdicts, c.Verdict) || !ok && a.ran(cellOf(tenant, pattern)) {
 			return false
 		}
 	}
 	return true
+}
+
+// ran says whether a cell has rounds, which may not count.
+func (a *analysis) ran(cell string) bool {
+	return slices.ContainsFunc(a.Rounds, func(r lab.Round) bool { return r.Scenario == cell })
 }
 
 func (a *analysis) facts(s *report.Sheet) {

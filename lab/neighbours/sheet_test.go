@@ -3,6 +3,7 @@ package neighbours
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -140,6 +141,56 @@ func TestHeadline(t *testing.T) {
 	}
 	if last := s.Answer[len(s.Answer)-1]; last != "Not decided: switch-100; more blocks tell (--set blocks=N)." {
 		t.Errorf("it says %q", s.Answer)
+	}
+}
+
+// A pattern of which no round counts beside a tenant is not harmless to it, and one of which none counts at all says why.
+func TestNoRoundCounts(t *testing.T) {
+	t.Parallel()
+	r := played(t, harm)
+	spoil := func(cell string) {
+		for i := range r.Rounds {
+			if r.Rounds[i].Scenario == cell {
+				r.Rounds[i].Invalid = "late"
+			}
+		}
+	}
+	said := func() (answer, rows string) {
+		s, err := r.Sheet()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range s.Body {
+			if b.Heading == "Patterns by harm" {
+				rows = fmt.Sprint(b.Table.Spans)
+			}
+		}
+		return strings.Join(s.Answer, "\n"), rows
+	}
+	const harmless, open = "Harmless to every tenant, within 10 %: ", "Not decided: "
+	line := func(answer, start string) string {
+		_, line, _ := strings.Cut(answer, start)
+		line, _, _ = strings.Cut(line, "\n")
+		return line
+	}
+	if answer, _ := said(); !strings.Contains(line(answer, harmless), "spin-25") {
+		t.Fatalf("all count: spin-25 is not called harmless:\n%s", answer)
+	}
+	spoil("small/spin-25")
+	if answer, _ := said(); strings.Contains(line(answer, harmless), "spin-25") || !strings.Contains(line(answer, open), "spin-25") {
+		t.Errorf("no round beside small counts, and it says:\n%s", answer)
+	}
+	spoil("store/spin-25")
+	if answer, rows := said(); strings.Contains(answer, "spin-25") || !strings.Contains(rows, "no round counts: late") {
+		t.Errorf("no round counts, and it says:\n%s\n%s", answer, rows)
+	}
+	r = played(t, harm)
+	for _, tenant := range r.Experiment.Tenants {
+		spoil(cellOf(tenant, alone))
+		spoil(cellOf(tenant, again))
+	}
+	if _, rows := said(); !strings.Contains(rows, "no block in which it and a tenant alone count") || strings.Contains(rows, "not run") {
+		t.Errorf("no round alone counts, and it says:\n%s", rows)
 	}
 }
 

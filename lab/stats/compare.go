@@ -175,11 +175,13 @@ func (f Figure) compared(v Versus, j Judgement) Compared {
 		c.Sees = 1 / j.Sees
 	}
 	of := Paired{ratio: !f.Share}
-	switch j.Verdict {
-	case Worse:
+	switch {
+	case j.Verdict == Worse:
 		c.Why = of.figure(c.High) + " at most"
-	case Better:
+	case j.Verdict == Better:
 		c.Why = of.figure(c.Low) + " at least"
+	case j.Why == of.chance(j.Estimate):
+		c.Why = of.chance(c.Estimate)
 	}
 	return c
 }

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -49,6 +50,30 @@ func TestCompare(t *testing.T) {
 	}
 	if v, ok := Typical(rounds(1, 3, map[string]float64{"ref": 1}), "ref", "hit"); !ok || math.Abs(v-0.8) > 1e-9 {
 		t.Errorf("typical %g, %v", v, ok)
+	}
+}
+
+// Why is of the figure itself, as the estimate is: where more is better, of its inverse it says nothing.
+func TestCompareWhy(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 3))
+	var samples []Sample
+	for block := range 30 {
+		noise := r.NormFloat64()
+		samples = append(samples,
+			Sample{Cell: "ref", Block: block, Figures: map[string]float64{"p99": 10, "rate": 100, "hit": 0.5}},
+			Sample{Cell: "wild", Block: block, Figures: map[string]float64{"p99": 12 * math.Exp(noise), "rate": 80 * math.Exp(noise), "hit": 0.48 + 0.1*noise}})
+	}
+	all := Compare(samples, figures, []Versus{{Cell: "wild", Against: "ref"}})
+	for figure, format := range map[string]string{"p99": "%.2f times", "rate": "%.2f times", "hit": "%+.1f points"} {
+		c, _ := Of(all, "wild", "ref", figure)
+		shown, one := c.Estimate, 1.
+		if figure == "hit" {
+			shown, one = 100*shown, 0
+		}
+		if want := fmt.Sprintf(format, shown) + " is not beyond chance"; c.Verdict != Inconclusive || c.Why != want || math.Abs(c.Estimate-one) < 0.001 {
+			t.Errorf("%s: %s, %q, want it undecided: %q (%+v)", figure, c.Verdict, c.Why, want, c.Interval)
+		}
 	}
 }
 

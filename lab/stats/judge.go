@@ -66,7 +66,7 @@ func (p *Paired) Judge(comparisons float64) Judgement {
 	case j.P < errorRate:
 		j.Why = fmt.Sprintf("the two differ, but maybe by less than %s", p.margin())
 	default:
-		j.Why = fmt.Sprintf("%s is not beyond chance", p.figure(j.Estimate))
+		j.Why = p.chance(j.Estimate)
 	}
 	spread := p.spread(j.Interval)
 	if n < leastBlocks || spread == 0 {
@@ -144,6 +144,9 @@ func (p *Paired) figure(v float64) string {
 	}
 	return fmt.Sprintf("%+.1f points", 100*v)
 }
+
+// chance says that an estimate is not told from no difference.
+func (p *Paired) chance(estimate float64) string { return p.figure(estimate) + " is not beyond chance" }
 
 // normal is the two-sided quantile of the normal distribution.
 func normal(confidence float64) float64 { return distuv.UnitNormal.Quantile((1 + confidence) / 2) }
