@@ -129,17 +129,19 @@ func (f *nriFlags) run(cmd *cobra.Command, root *kernel.Root, c *config.NodeConf
 			c, former = former, nil
 			continue
 		}
-		next, err := f.serve(ctx, cmd, root, c, in, changed, log)
+		held, next, err := f.serve(ctx, cmd, root, c, in, changed, log)
 		if err = errors.Join(err, in.plugin.Close()); err != nil || next == nil {
 			return err
 		}
-		former, c = c, next
+		former, c = held, next
 	}
 }
 
 // serve runs a plugin until a signal comes or the configuration changes in what takes another
-// plugin: then it returns that one.
-func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.Root, c *config.NodeConfig, in *instance, changed <-chan struct{}, log *slog.Logger) (_ *config.NodeConfig, err error) {
+// plugin: then it returns that one as its second result, else nil. held is what was in force at the
+// end, which is not c where words have changed since.
+func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.Root, c *config.NodeConfig, in *instance, changed <-chan struct{}, log *slog.Logger) (held, _ *config.NodeConfig, err error) {
+	held = c
 	running, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	var ended error
@@ -151,13 +153,13 @@ func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.R
 	for {
 		select {
 		case <-done:
-			return nil, nil
+			return held, nil, nil
 		case <-changed:
 		}
 		next, err := f.effective(cmd)
 		var changes []config.Change
 		if err == nil {
-			changes, err = config.Diff(c, next)
+			changes, err = config.Diff(held, next)
 		}
 		var opt nri.Options
 		if err == nil {
@@ -177,13 +179,13 @@ func (f *nriFlags) serve(ctx context.Context, cmd *cobra.Command, root *kernel.R
 		anew := slices.ContainsFunc(changes, func(c config.Change) bool { return !isWords(c.Field) })
 		if !anew {
 			if err := in.plugin.SetWords(opt.Words); err != nil {
-				return nil, err
+				return held, nil, err
 			}
-			c = next
+			held = next
 		}
 		log.Info("reloaded", "text", plain.Line(strings.Join(words, "; ")))
 		if anew {
-			return next, nil
+			return held, next, nil
 		}
 	}
 }
