@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -233,6 +234,40 @@ func TestStore(t *testing.T) {
 	if err := p.Add("x"); err == nil {
 		t.Error("a string is a pod")
 	}
+}
+
+// Once there is room again, the next watch has all pods listed, until they are all known.
+func TestRoomAgain(t *testing.T) {
+	t.Parallel()
+	p := stub(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "application/json") }).NewPods(nil)
+	source := p.source()
+	watches := func(when string, o metav1.ListOptions, want bool) {
+		t.Helper()
+		w, err := source.WatchFuncWithContext(t.Context(), o)
+		if err == nil {
+			w.Stop()
+		}
+		if (err == nil) != want || err != nil && !apierrors.IsResourceExpired(err) {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	var all []any
+	for i := range MaxPods + 1 {
+		all = append(all, pod(fmt.Sprint("m", i), nil))
+	}
+	_ = p.Replace(all, "")
+	watches("no room", metav1.ListOptions{}, true)
+	for _, one := range all[:100] {
+		_ = p.Delete(one)
+	}
+	watches("room again", metav1.ListOptions{}, false)
+	lists := true
+	watches("a watch that lists itself", metav1.ListOptions{SendInitialEvents: &lists}, true)
+	_ = p.Replace(all[100:], "")
+	if known, synced := p.All(); len(known) != MaxPods+1-100 || !synced {
+		t.Errorf("after a list %d pods, synced %v", len(known), synced)
+	}
+	watches("all are known", metav1.ListOptions{}, true)
 }
 
 func FuzzCut(f *testing.F) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -122,6 +123,13 @@ func (p *Pods) All() (all []*Pod, synced bool) {
 	return all, p.synced && !p.over
 }
 
+// roomAgain reports whether a pod found no room since the last list, and would find some now.
+func (p *Pods) roomAgain() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over && len(p.byUID) < MaxPods
+}
+
 // Changed has a value after something changed.
 func (p *Pods) Changed() <-chan struct{} { return p.changed }
 
@@ -167,6 +175,10 @@ func (p *Pods) source() *cache.ListWatch {
 			return &list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			lists := o.SendInitialEvents != nil && *o.SendInitialEvents
+			if !lists && p.roomAgain() { // upon this error the reflector lists
+				return nil, apierrors.NewResourceExpired("a pod that found no room would find some now")
+			}
 			o.FieldSelector, o.Watch = mine, true
 			w, err := p.client.rest.Get().Resource("pods").VersionedParams(&o, p.client.params).Watch(ctx)
 			if err != nil {
