@@ -166,7 +166,7 @@ func TestTrim(t *testing.T) {
 	before := podOf(p)
 	size := p.Size()
 	trim(p)
-	if after := podOf(p); fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", before) || after.NodeUID != "feed" || after.QoS != place.LSR || after.KoordQoS != "LSE" {
+	if after := podOf(p); fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", before) || after.NodeUID != "feed" || after.QoS != place.LSR || after.KoordQoS != "LSE" || !after.Started {
 		t.Errorf("%+v, was %+v", after, before)
 	}
 	if p.Size() > size/100 || len(p.Spec.Volumes)+len(p.Spec.Containers[0].Env) > 0 {

@@ -39,8 +39,9 @@ type Pod struct {
 	KoordQoS, KoordPriority string
 	// Overhead is the runtime class's.
 	Overhead podwords.Resources
-	// Ending ones are being deleted.
-	Ending bool
+	// Started ones have had all of their containers started (phase Running). Ending ones are being
+	// deleted.
+	Started, Ending bool
 	nri.PodInfo
 }
 
@@ -218,7 +219,7 @@ func trim(pod *corev1.Pod) {
 			list[i] = corev1.Container{Name: list[i].Name, Resources: list[i].Resources, RestartPolicy: list[i].RestartPolicy}
 		}
 	}
-	pod.Status = corev1.PodStatus{QOSClass: pod.Status.QOSClass}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass}
 }
 
 // mirrorKey is the annotation of what stands for a static pod at the API server, with the UID that
@@ -232,7 +233,7 @@ func podOf(o *corev1.Pod) *Pod {
 		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeUID: cmp.Or(o.Annotations[mirrorKey], string(o.UID)),
 		KoordQoS: o.Labels["koordinator.sh/qosClass"], KoordPriority: o.Labels["koordinator.sh/priority-class"],
 		Overhead: resources(o.Spec.Overhead, nil, qos),
-		Ending:   o.DeletionTimestamp != nil,
+		Started:  o.Status.Phase == corev1.PodRunning, Ending: o.DeletionTimestamp != nil,
 	}
 	p.QoS, p.PriorityClass = qos, o.Spec.PriorityClassName
 	if o.Spec.Priority != nil {

@@ -235,7 +235,6 @@ func testTopology(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 	if slices.Min(took) > time.Second {
 		t.Errorf("changes show after %s: want a second at most", took)
 	}
-	before := get[zones.Topology](s, path)
 	version := get[object](s, path).Metadata.ResourceVersion
 	for range 5 { // nothing changed: nothing is written
 		a.Changed()
@@ -244,9 +243,21 @@ func testTopology(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 	if now := get[object](s, path).Metadata.ResourceVersion; now != version {
 		t.Errorf("version %s became %s without a change", version, now)
 	}
-	// A pod that comes changes the fingerprint.
+	// Once all pods have started there is a fingerprint, and another one with another pod.
+	starts := func(namespace, name string) {
+		s.must(http.MethodPatch, "/api/v1/namespaces/"+namespace+"/pods/"+name+"/status", isMerge, "status: {phase: Running}")
+	}
+	attributes := func() []zones.Attribute { return get[zones.Topology](s, path).Attributes }
+	known, _ := pods.All()
+	for _, p := range known {
+		starts(p.Namespace, p.Name)
+	}
+	wait(t, 15*time.Second, "the fingerprint", func() bool { return len(attributes()) == 4 })
+	before := attributes()[2]
 	s.pod("default", "printed", "n1", "")
-	wait(t, 15*time.Second, "the fingerprint", func() bool { return get[zones.Topology](s, path).Attributes[2] != before.Attributes[2] })
+	wait(t, 15*time.Second, "the fingerprint to be gone", func() bool { return len(attributes()) == 2 })
+	starts("default", "printed")
+	wait(t, 15*time.Second, "another fingerprint", func() bool { now := attributes(); return len(now) == 4 && now[2] != before })
 	all, _ := pods.All()
 	var names []zones.Pod
 	for _, p := range all {

@@ -164,20 +164,26 @@ func (a *Agent) topology(ctx context.Context) {
 const rewrite = time.Minute
 
 func (a *Agent) tellTopology(ctx context.Context, doc *api.Document, o *owner) error {
-	s, err := a.opt.State(ctx)
-	if err != nil {
-		return err
-	}
 	n := zones.Node{Name: a.opt.Client.Node(), UID: o.uid(ctx)}
 	if a.opt.Pods != nil {
-		var all []*api.Pod
-		all, n.Known = a.opt.Pods.All()
-		for _, p := range all {
-			n.Pods = append(n.Pods, zones.Pod{Namespace: p.Namespace, Name: p.Name})
-		}
+		n.Pods, n.Known = a.counted()
 	}
-	_, err = doc.Write(ctx, zones.Of(&n, s))
+	s, err := a.opt.State(ctx) // after the pods, so that it has what they hold
+	if err == nil {
+		_, err = doc.Write(ctx, zones.Of(&n, s))
+	}
 	return err
+}
+
+// counted are the pods that have not ended. ok is whether these are all, and a state that is read from now on has
+// what they hold: all containers of each have started, and were placed before. A scheduler counts a pod from then
+// on, and gives up what it reserved for pods when those that it counts are those of the fingerprint.
+func (a *Agent) counted() (pods []zones.Pod, ok bool) {
+	all, ok := a.opt.Pods.All()
+	for _, p := range all {
+		pods, ok = append(pods, zones.Pod{Namespace: p.Namespace, Name: p.Name}), ok && p.Started
+	}
+	return pods, ok
 }
 
 // owner is the node's UID, as soon as it can be read: without it, objects have no owner.

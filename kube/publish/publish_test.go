@@ -2,10 +2,12 @@ package publish
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +24,8 @@ import (
 	"berth.dev/berth/kube/batch"
 	"berth.dev/berth/kube/nri"
 	"berth.dev/berth/kube/usage"
+	"berth.dev/berth/kube/zones"
+	"berth.dev/berth/machine"
 	"berth.dev/berth/place"
 	"berth.dev/berth/podwords"
 )
@@ -269,6 +273,71 @@ func TestInputsWithoutEnd(t *testing.T) {
 			if left.Milli < 0 || left.Memory < 0 || left.Milli > got.Capacity.Milli || left.Memory > got.Capacity.Memory {
 				t.Errorf("%s of %s: %+v is left of %+v", name, of, left, got.Capacity)
 			}
+		}
+	}
+}
+
+// A topology has a fingerprint only when all pods had started before its state was read: a scheduler that counts
+// the same pods takes its CPUs for free that nobody holds there.
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	var is zones.Topology // of a server that is asked by this goroutine only
+	client := stubServer(t, func(_ http.ResponseWriter, r *http.Request) {
+		is = zones.Topology{}
+		if err := json.NewDecoder(r.Body).Decode(&is); err != nil {
+			t.Error(err)
+		}
+	})
+	m, err := machine.Short("1s1n4c1t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	topology, err := place.NewTopology(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := place.New(topology, place.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := client.NewPods(nil)
+	becomes := func(phase corev1.PodPhase) {
+		p := web()
+		p.Status.Phase = phase
+		if err := pods.Update(p); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := pods.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	var meanwhile corev1.PodPhase
+	a := New(Options{Client: client, Pods: pods, State: func(context.Context) (*place.State, error) {
+		becomes(meanwhile)
+		return state, nil
+	}})
+	doc, of := client.Topology(), &owner{known: "u"}
+	running := zones.Fingerprint([]zones.Pod{{Namespace: "a", Name: "web"}})
+	for _, step := range []struct {
+		name              string
+		before, meanwhile corev1.PodPhase
+		want              string
+	}{
+		{"it is bound", corev1.PodPending, corev1.PodPending, ""},
+		{"it starts while the state is read", corev1.PodPending, corev1.PodRunning, ""},
+		{"it runs", corev1.PodRunning, corev1.PodRunning, running},
+	} {
+		becomes(step.before)
+		meanwhile = step.meanwhile
+		if err := a.tellTopology(t.Context(), doc, of); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if i := slices.IndexFunc(is.Attributes, func(a zones.Attribute) bool { return a.Name == "nodeTopologyPodsFingerprint" }); i >= 0 {
+			got = is.Attributes[i].Value
+		}
+		if got != step.want || len(is.Zones) != 1 {
+			t.Errorf("%s: fingerprint %q, want %q; %d zones", step.name, got, step.want, len(is.Zones))
 		}
 	}
 }

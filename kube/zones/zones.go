@@ -88,7 +88,8 @@ type Node struct {
 	// Policy and Scope are the topology manager's words for how pods are placed: "" is
 	// best-effort and container.
 	Policy, Scope string
-	// Pods are those that have not ended; they count if Known.
+	// Pods are those that have not ended. Known is whether they are all, and the state counts what all
+	// of them hold: else there is no fingerprint.
 	Pods  []Pod
 	Known bool
 }
