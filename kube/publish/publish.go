@@ -26,8 +26,10 @@ type Options struct {
 	// Client and Pods are the API server; nil means none.
 	Client *api.Client
 	Pods   *api.Pods
-	// State is who holds what; with it and a Client the topology is told.
-	State func(context.Context) (*place.State, error)
+	// State is who holds what; with it and a Client the topology is told. TopologyPolicy and
+	// TopologyScope are in it as those of zones.Node.
+	State                         func(context.Context) (*place.State, error)
+	TopologyPolicy, TopologyScope string
 	// Machine and Look are the hardware and what the host can do; Policy is how CPUs are
 	// chosen. Dir is NFD's directory and Namespace that of the NodeFeature; "" is neither.
 	Machine        *machine.Machine
@@ -164,7 +166,7 @@ func (a *Agent) topology(ctx context.Context) {
 const rewrite = time.Minute
 
 func (a *Agent) tellTopology(ctx context.Context, doc *api.Document, o *owner) error {
-	n := zones.Node{Name: a.opt.Client.Node(), UID: o.uid(ctx)}
+	n := zones.Node{Name: a.opt.Client.Node(), UID: o.uid(ctx), Policy: a.opt.TopologyPolicy, Scope: a.opt.TopologyScope}
 	if a.opt.Pods != nil {
 		n.Pods, n.Known = a.counted()
 	}

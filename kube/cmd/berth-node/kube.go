@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,8 @@ import (
 	"berth.dev/berth/kube/usage"
 	"berth.dev/berth/machine"
 	"berth.dev/berth/machine/sysfs"
+	"berth.dev/berth/place"
+	"berth.dev/berth/place/kubelet"
 )
 
 // kubeFlags say which API server there is, and what it is told.
@@ -141,7 +144,12 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 		opt.Machine, opt.Ownable = m, ownable(m, conf)
 	}
 	if f.topology {
+		how, err := conf.NewPolicy()
+		if err != nil {
+			return err
+		}
 		opt.State = plugin.State
+		opt.TopologyPolicy, opt.TopologyScope = topologyManager(how)
 	}
 	if f.batchStrategy != nil {
 		meter, err := usage.New(root, publish.Window)
@@ -153,6 +161,16 @@ func (f *kubeFlags) publisher(c *cluster, root *kernel.Root, plugin *nri.Plugin,
 	}
 	c.agent = publish.New(opt)
 	return nil
+}
+
+// topologyManager is how a policy admits pods, in the topology manager's words: those of zones.Node. They
+// are "" for all policies but the kubelet's, as the others align what they can.
+func topologyManager(p place.Policy) (policy, scope string) {
+	k, ok := p.(kubelet.Policy)
+	if !ok {
+		return "", ""
+	}
+	return cmp.Or(k.TopologyManager, kubelet.TopologyManagerNone), cmp.Or(k.TopologyManagerScope, kubelet.ScopeContainer)
 }
 
 // tellTold logs an error about what is told of the node, and with nil that it is over.
