@@ -106,7 +106,7 @@ func TestNothingElsewhere(t *testing.T) {
 	}
 }
 
-// What the page and this error say of the DaemonSet is in it.
+// What the pages and this error say of the DaemonSet is in it.
 func TestDaemonSetHasWhatIsNamed(t *testing.T) {
 	t.Parallel()
 	manifest, err := os.ReadFile("../../kube/deploy/daemonset.yaml")
@@ -120,6 +120,19 @@ func TestDaemonSetHasWhatIsNamed(t *testing.T) {
 	config := regexp.MustCompile(`--config=/\S+\.yaml`).FindString(string(page))
 	if config == "" || !strings.Contains(string(manifest), "- "+config+"\n") {
 		t.Errorf("the DaemonSet has no line %q of docs/coming-from.md", config)
+	}
+	if page, err = os.ReadFile("../../docs/kubernetes-guard.md"); err != nil {
+		t.Fatal(err)
+	}
+	_, metrics, _ := strings.Cut(string(page), "In the pod of `kube/deploy/daemonset.yaml`")
+	named := regexp.MustCompile("`(--metrics[^` ]*)`").FindAllStringSubmatch(metrics, -1)
+	for _, flag := range named {
+		if !strings.Contains(string(manifest), "# - "+flag[1]+"\n") {
+			t.Errorf("the DaemonSet has no line %q of docs/kubernetes-guard.md", flag[1])
+		}
+	}
+	if len(named) != 2 {
+		t.Errorf("docs/kubernetes-guard.md names %d lines of the DaemonSet, want --metrics and --metrics-network", len(named))
 	}
 	e := ElsewhereError{Missing: "/run/berth/node", Dir: "/run/berth", Root: "/host", Here: "/"}
 	flags := regexp.MustCompile(`--root (\S+) --state (\S+)`).FindStringSubmatch(e.Error())
