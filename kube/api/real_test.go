@@ -244,16 +244,19 @@ func testTopology(t *testing.T, s *server, c *api.Client, pods *api.Pods) {
 		t.Errorf("version %s became %s without a change", version, now)
 	}
 	// Once all pods have started there is a fingerprint, and another one with another pod.
-	starts := func(name string) {
-		s.must(http.MethodPatch, "/api/v1/namespaces/default/pods/"+name+"/status", isMerge, "status: {phase: Running}")
+	starts := func(namespace, name string) {
+		s.must(http.MethodPatch, "/api/v1/namespaces/"+namespace+"/pods/"+name+"/status", isMerge, "status: {phase: Running}")
 	}
 	attributes := func() []zones.Attribute { return get[zones.Topology](s, path).Attributes }
-	starts("mine")
+	known, _ := pods.All()
+	for _, p := range known {
+		starts(p.Namespace, p.Name)
+	}
 	wait(t, 15*time.Second, "the fingerprint", func() bool { return len(attributes()) == 4 })
 	before := attributes()[2]
 	s.pod("default", "printed", "n1", "")
 	wait(t, 15*time.Second, "the fingerprint to be gone", func() bool { return len(attributes()) == 2 })
-	starts("printed")
+	starts("default", "printed")
 	wait(t, 15*time.Second, "another fingerprint", func() bool { now := attributes(); return len(now) == 4 && now[2] != before })
 	all, _ := pods.All()
 	var names []zones.Pod
