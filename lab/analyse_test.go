@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,28 @@ func TestAnalyse(t *testing.T) {
 	}
 	if len(a.Warnings) != 0 {
 		t.Errorf("warnings %q, want none", a.Warnings)
+	}
+}
+
+// The work of unisolated rounds that have settled is that of their blocks, and so is the work that is compared with it.
+func TestWorkShareIsOfTheSameBlocks(t *testing.T) {
+	t.Parallel()
+	r := fakeResult(t, usual())
+	r.Rounds = slices.DeleteFunc(r.Rounds, func(round Round) bool { return round.Scenario == Unisolated && round.Block >= 10 })
+	for i := range r.Rounds {
+		if r.Rounds[i].Scenario == "idle" && r.Rounds[i].Block >= 10 {
+			r.Rounds[i].Neighbour.Work /= 2 // the machine became slower
+		}
+	}
+	a, err := Analyse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := rowOf(t, a, "idle"); row.WorkShare == nil || math.Abs(*row.WorkShare-0.6) > 0.006 || math.Abs(row.Work-450) > 1 {
+		t.Errorf("work share %v of %g, want 0.6 as in the blocks that both have, of 450", row.WorkShare, row.Work)
+	}
+	if row := rowOf(t, a, Unisolated); row.WorkShare == nil || *row.WorkShare != 1 {
+		t.Errorf("unisolated: work share %v, want 1", row.WorkShare)
 	}
 }
 

@@ -124,14 +124,18 @@ type Total struct {
 // Total sums the usage of a scenario.
 func (m *Measured) Total(scenario string) (t Total) {
 	for _, r := range m.Valid(scenario) {
-		t.Seconds += r.Seconds
-		t.Tenant = t.Tenant.plus(r.Tenant)
-		t.SharedCPUs = r.Host.SharedCPUs
-		if r.Neighbour != nil {
-			t.Neighbour = t.Neighbour.plus(*r.Neighbour)
-		}
+		t.add(r)
 	}
 	return t
+}
+
+func (t *Total) add(r Decoded) {
+	t.Seconds += r.Seconds
+	t.Tenant = t.Tenant.plus(r.Tenant)
+	t.SharedCPUs = r.Host.SharedCPUs
+	if r.Neighbour != nil {
+		t.Neighbour = t.Neighbour.plus(*r.Neighbour)
+	}
 }
 
 // Responses are those of rounds.

@@ -261,7 +261,7 @@ type Row struct {
 	// Limits are those of the spec, and how many rounds met them.
 	Limits []Met `json:"slo,omitempty"`
 	// WorkShare is the neighbour's work per second relative to unisolated (1 =
-	// same); nil without a neighbour or without unisolated rounds.
+	// same), over the blocks that have both; nil where there is none.
 	WorkShare *float64 `json:"workShare,omitempty"`
 	// WorkKept is the same of the typical block, with its interval.
 	WorkKept *stats.Interval `json:"workKept,omitempty"`

@@ -298,36 +298,45 @@ func (a *analysis) keep() {
 	if !ok || unisolated.Work <= 0 {
 		return
 	}
-	rate := func(scenario string) map[int]float64 {
-		rates := map[int]float64{}
+	worked := func(scenario string) map[int]Decoded {
+		rounds := map[int]Decoded{}
 		for _, d := range a.Valid(scenario) {
 			if d.Neighbour != nil && d.Seconds > 0 {
-				rates[d.Block] = d.Neighbour.Work / d.Seconds
+				rounds[d.Block] = d
 			}
 		}
-		return rates
+		return rounds
 	}
-	base := rate(Unisolated)
+	base := worked(Unisolated)
 	for i := range a.out.Rows {
 		row := &a.out.Rows[i]
 		if row.Unit == "" {
 			continue
 		}
-		share := row.Work / unisolated.Work
-		row.WorkShare = &share
+		var kept, free Total // over the same blocks: either may have settled before the other
+		var blocks [][]float64
+		own := worked(row.Scenario)
+		for _, block := range slices.Sorted(maps.Keys(base)) {
+			x, both := own[block]
+			if !both {
+				continue
+			}
+			kept.add(x)
+			free.add(base[block])
+			if rate, of := x.Neighbour.Work/x.Seconds, base[block].Neighbour.Work/base[block].Seconds; of > 0 {
+				// What did nothing at all has the least rank, whatever stands for 0.
+				blocks = append(blocks, []float64{max(rate, 1e-6*of), of})
+			}
+		}
+		if free.Neighbour.Work > 0 {
+			share := (kept.Neighbour.Work / kept.Seconds) / (free.Neighbour.Work / free.Seconds)
+			row.WorkShare = &share
+		}
 		if row.Scenario == Unisolated {
 			continue
 		}
-		var blocks [][]float64
-		own := rate(row.Scenario)
-		for _, block := range slices.Sorted(maps.Keys(base)) {
-			if x, both := own[block]; both && base[block] > 0 {
-				// What did nothing at all has the least rank, whatever stands for 0.
-				blocks = append(blocks, []float64{max(x, 1e-6*base[block]), base[block]})
-			}
-		}
-		if kept := stats.Ratios(blocks).Interval(confidence); kept.Rounds > 0 {
-			row.WorkKept = &kept
+		if typical := stats.Ratios(blocks).Interval(confidence); typical.Rounds > 0 {
+			row.WorkKept = &typical
 		}
 	}
 }
