@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"syscall"
@@ -70,4 +71,33 @@ func holder(c *Transition, plan kernel.Plan) *Workload {
 		}
 	}
 	return nil
+}
+
+// mostBelow is how many processes a caller who is no admin may have moved with the one that it places: each
+// is some writes while the node is locked, and as many to undo them.
+const mostBelow = 1024
+
+// descendants are the processes below that of a workload which a caller may have moved. Their starts are
+// read before their users: the users of a number that has passed to another process are not believed of it.
+func (n *Node) descendants(spec *Spec, caller Caller) (below []Owner, err error) {
+	tree, starts, err := kernel.DescendantStarts(n.root.FS(), spec.PID)
+	if err != nil {
+		return nil, err
+	}
+	if has := len(tree) - 1; has > mostBelow && !caller.Admin {
+		return nil, &DeniedError{
+			caller.UID, fmt.Sprintf("place workload %q", spec.Request.ID),
+			fmt.Sprintf("process %d has %d processes below it, and may have %d; place it before it starts them", spec.PID, has, mostBelow),
+		}
+	}
+	for _, pid := range tree[1:] {
+		if !caller.Admin {
+			uids, err := kernel.ReadUIDs(n.root.FS(), pid)
+			if err != nil || slices.ContainsFunc(uids[:], func(uid int) bool { return uid != caller.UID }) {
+				continue
+			}
+		}
+		below = append(below, Owner{pid, starts[pid]})
+	}
+	return below, nil
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"berth.dev/berth/internal/fakekernel"
 	"berth.dev/berth/internal/golden"
 	"berth.dev/berth/kernel"
 	"berth.dev/berth/kernel/cgroup"
@@ -287,23 +288,9 @@ func TestHardwareCounterProbe(t *testing.T) {
 	}
 }
 
-// refusing answers one name with an error of the kernel's.
-type refusing struct {
-	fs.FS
-	name string
-	err  error
-}
-
-func (r refusing) Open(name string) (fs.File, error) {
-	if name == r.name {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: r.err}
-	}
-	return r.FS.Open(name)
-}
-
 func TestPressureSwitchedOff(t *testing.T) {
 	t.Parallel()
-	fsys := refusing{tree(t, "", base(), v2()), "proc/pressure/cpu", syscall.EOPNOTSUPP}
+	fsys := fakekernel.Refusing{FS: tree(t, "", base(), v2()), Name: "proc/pressure/cpu", Err: syscall.EOPNOTSUPP}
 	got, _ := Look(fsys, Probes{}).Get("psi")
 	if got.State != Missing || !strings.Contains(got.Remedy, "psi=1") {
 		t.Errorf("got %+v", got)

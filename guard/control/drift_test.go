@@ -16,16 +16,23 @@ import (
 	"berth.dev/berth/place"
 )
 
+// idled is a host whose neighbour is in the idle class, which helps.
+func idled(t *testing.T) (*world, *runner) {
+	t.Helper()
+	n := hog("pods/batch", 2)
+	n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
+	w := at100(t, n)
+	r := w.runner(enforce())
+	r.run(onset + 5*time.Second)
+	return w, r
+}
+
 // What somebody else changes is applied again twice; the third time it is theirs, and is
 // left alone for long.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := hog("pods/batch", 2)
-		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
-		w := at100(t, n)
-		r := w.runner(enforce())
-		r.run(onset + 5*time.Second)
+		w, r := idled(t)
 		const knob = "pods/batch weight"
 		if _, ok := w.force[knob]; !ok {
 			t.Fatal("nothing is active")
@@ -59,11 +66,7 @@ func TestDrift(t *testing.T) {
 func TestMadeAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := hog("pods/batch", 2)
-		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
-		w := at100(t, n)
-		r := w.runner(enforce())
-		r.run(onset + 5*time.Second)
+		w, r := idled(t)
 		w.fail = func(_ int, call string) error {
 			if call == "revert" {
 				return &fs.PathError{Op: "revert", Path: "pods/batch/cpu.idle", Err: fs.ErrNotExist}
@@ -223,11 +226,7 @@ func TestIdleGroupsKeepTheirFloor(t *testing.T) {
 func TestReapply(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := hog("pods/batch", 2)
-		n.left = map[detect.Remedy]float64{detect.Weight: 0.01}
-		w := at100(t, n)
-		r := w.runner(enforce())
-		r.run(onset + 5*time.Second)
+		w, r := idled(t)
 		const knob = "pods/batch weight"
 		delete(w.force, knob)
 		if events := r.loop.Reapply(t.Context()); len(events) > 0 || w.force[knob].Group == "" {

@@ -169,26 +169,13 @@ var plans = []struct {
 	}, "", "many"},
 }
 
-// untold is a tree in which reading one file fails as where the kernel does not know the value.
-type untold struct {
-	fs.FS
-	name string
-}
-
-func (u untold) Open(name string) (fs.File, error) {
-	if name == u.name {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: syscall.EFAULT}
-	}
-	return u.FS.Open(name)
-}
-
 // Firmware whose _CPC contradicts itself makes reading nominal_freq fail: the host is read
 // without it.
 func TestReadUntold(t *testing.T) {
 	t.Parallel()
 	_, root := played(t, "amd-pstate")
 	whole := read(t, root)
-	h, err := Read(untold{root.FS(), cpuDir + "/cpu0/acpi_cppc/nominal_freq"})
+	h, err := Read(fakekernel.Refusing{FS: root.FS(), Name: cpuDir + "/cpu0/acpi_cppc/nominal_freq", Err: syscall.EFAULT})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -353,13 +353,8 @@ func TestHeldBackFollowsThePool(t *testing.T) {
 		}
 		return cpuset.MustParse("0-7"), strings.HasSuffix(group, "web.a")
 	}
-	p := open(t, opt)
+	p, db := besideWeb(t, opt)
 	ctx := context.Background()
-	p.table.synced = true
-	web, db := pod("web", nil), pod("db", exclusive)
-	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
-	must(t, err)
-	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
 	rounds := func() (told int) {
 		for range 6 {
 			told += len(sends(p))
@@ -392,18 +387,26 @@ func TestHeldBackFollowsThePool(t *testing.T) {
 	}
 }
 
+// besideWeb opens a plugin with a container of the shared pool that runs, web.a, and returns a pod that is to
+// have CPUs of its own.
+func besideWeb(t *testing.T, opt Options) (p *Plugin, db *api.PodSandbox) {
+	t.Helper()
+	p = open(t, opt)
+	p.table.synced = true
+	web := pod("web", nil)
+	_, _, err := p.CreateContainer(t.Context(), web, container(web, "a", 100))
+	must(t, err)
+	must(t, p.PostStartContainer(t.Context(), web, container(web, "a", 100)))
+	return p, pod("db", exclusive)
+}
+
 // CPUs that an update on its way still gives to somebody else are had once that is applied:
 // until then the container runs in the shared pool.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	opt, _ := options(t, "1s1n4c2t")
-	p := open(t, opt)
+	p, db := besideWeb(t, opt)
 	ctx := context.Background()
-	p.table.synced = true
-	web, db := pod("web", nil), pod("db", exclusive)
-	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
-	must(t, err)
-	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
 	on := move{"web.a", &resources{cpus: p.online}, false}
 	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
 	adjust, updates, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
@@ -460,16 +463,11 @@ func TestFailedUpdateIsCompared(t *testing.T) {
 	opt, _ := options(t, "1s1n4c2t")
 	webs := cpuset.MustParse("0-7")
 	opt.Effective = func(group string) (cpuset.Set, bool) { return webs, strings.HasSuffix(group, "web.a") }
-	p := open(t, opt)
+	p, db := besideWeb(t, opt)
 	ctx := context.Background()
-	p.table.synced = true
-	web, db := pod("web", nil), pod("db", exclusive)
-	_, _, err := p.CreateContainer(ctx, web, container(web, "a", 100))
-	must(t, err)
-	must(t, p.PostStartContainer(ctx, web, container(web, "a", 100)))
 	on := move{"web.a", &resources{cpus: p.online}, false}
 	p.table.sending = map[string]cpuset.Set{"web.a": on.to.cpus}
-	_, _, err = p.CreateContainer(ctx, db, container(db, "a", 2000))
+	_, _, err := p.CreateContainer(ctx, db, container(db, "a", 2000))
 	must(t, err)
 	p.table.sendDone([]move{on}) // db runs in the shared pool, and web is to be told once more
 	r := &refusing{refuses: 1, apply: func(id, cpus string) {

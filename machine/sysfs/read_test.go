@@ -397,19 +397,6 @@ func TestReadUnreadable(t *testing.T) {
 	}
 }
 
-// untold is a tree in which reading one file fails as where the kernel does not know the value.
-type untold struct {
-	fs.FS
-	name string
-}
-
-func (u untold) Open(name string) (fs.File, error) {
-	if name == u.name {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: syscall.EFAULT}
-	}
-	return u.FS.Open(name)
-}
-
 // TestReadUntold: firmware whose _CPC contradicts itself makes reading nominal_freq fail, and the
 // machine is read without it.
 func TestReadUntold(t *testing.T) {
@@ -418,7 +405,7 @@ func TestReadUntold(t *testing.T) {
 	for cpu := range 2 {
 		h[fmt.Sprintf("cpu/cpu%d/acpi_cppc/nominal_freq", cpu)] = "2400"
 	}
-	m, err := Read(untold{h.fs(), "sys/devices/system/cpu/cpu0/acpi_cppc/nominal_freq"})
+	m, err := Read(fakekernel.Refusing{FS: h.fs(), Name: "sys/devices/system/cpu/cpu0/acpi_cppc/nominal_freq", Err: syscall.EFAULT})
 	if err != nil {
 		t.Fatal(err)
 	}
